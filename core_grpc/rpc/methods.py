@@ -1,0 +1,75 @@
+"""The RPCs that a node offers, as data: both transports serve the same table."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from core_grpc.errors import Unsupported
+from core_grpc.rpc.context import RpcContext
+
+UnaryHandler: TypeAlias = Callable[[Any, RpcContext], Awaitable[Any]]
+"""Request or iterator of requests, to one response."""
+StreamHandler: TypeAlias = Callable[[Any, RpcContext], AsyncIterator[Any]]
+"""Request or iterator of requests, to responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class RpcMethod:
+    """One RPC and the function that serves it."""
+
+    path: str
+    """``/package.Service/Method``."""
+    request_type: type[Message]
+    response_type: type[Message]
+    streams_requests: bool
+    streams_responses: bool
+    handler: UnaryHandler | StreamHandler
+
+
+def methods_from_servicer(descriptor: ServiceDescriptor, servicer: object) -> list[RpcMethod]:
+    """Every RPC of a service, served by the servicer's method of the same name; those it lacks answer UNIMPLEMENTED by name."""
+    return [_method(descriptor, method, servicer) for method in descriptor.methods]
+
+
+def method_table(*groups: Iterable[RpcMethod]) -> Mapping[str, RpcMethod]:
+    """By path.
+
+    Raises:
+        ValueError: two RPCs share a path.
+    """
+    table: dict[str, RpcMethod] = {}
+    for group in groups:
+        for method in group:
+            if method.path in table:
+                raise ValueError(f"two RPCs at {method.path}")
+            table[method.path] = method
+    return table
+
+
+def _method(service: ServiceDescriptor, method: MethodDescriptor, servicer: object) -> RpcMethod:
+    path = f"/{service.full_name}/{method.name}"
+    return RpcMethod(
+        path=path,
+        request_type=GetMessageClass(method.input_type),
+        response_type=GetMessageClass(method.output_type),
+        streams_requests=method.client_streaming,
+        streams_responses=method.server_streaming,
+        handler=getattr(servicer, method.name, None) or _unsupported(path, streams_responses=method.server_streaming),
+    )
+
+
+def _unsupported(path: str, *, streams_responses: bool) -> UnaryHandler | StreamHandler:
+    async def unary(_request: object, _context: RpcContext) -> object:
+        raise Unsupported(f"{path} is not offered by this server")
+
+    async def stream(_request: object, _context: RpcContext) -> AsyncIterator[object]:
+        raise Unsupported(f"{path} is not offered by this server")
+        yield
+
+    return stream if streams_responses else unary
