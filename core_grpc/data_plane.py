@@ -1,0 +1,199 @@
+"""What the server does, without a word about how it is asked: one method for each verb of the Open Inference Protocol.
+
+Servicers decode, call one of these, and encode. Nothing here knows protobuf, HTTP or a transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from core_grpc.errors import InvalidArgument, InvalidTensor, ModelNotReady, ServerDraining, quoted
+from core_grpc.lifecycle import Lifecycle, ModelState, ServerState
+from core_grpc.models.model import Model
+from core_grpc.models.registry import ModelEntry, Registry
+from core_grpc.processing.images import ImagePreprocessing, preprocess_image
+from core_grpc.request_checks import check_inputs, check_rows, wanted_outputs
+from core_grpc.settings import NodeSettings
+from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ModelSpec, Tensor, TensorSpec, Timing
+from core_grpc.version import __version__
+
+EXTENSIONS = ("binary_tensor_data",)
+"""The protocol extensions that are offered: only what is built."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMetadata:
+    """The server's name, version and extensions."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """A model's versions, platform, inputs and outputs."""
+
+    name: str
+    versions: tuple[str, ...]
+    platform: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class DataPlane:
+    """The use cases of the server. All methods belong to the event loop; none blocks it."""
+
+    def __init__(
+        self, registry: Registry, lifecycle: Lifecycle[ServerState], settings: NodeSettings, processing_pool: Executor
+    ) -> None:
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._settings = settings
+        self._pool = processing_pool
+        self._is_accepting = True
+
+    def live(self) -> bool:
+        """Whether the server is alive: true for whoever gets an answer, until it has stopped."""
+        return self._lifecycle.state is not ServerState.STOPPED
+
+    def ready(self) -> bool:
+        """Whether the server is ready: the initial load is over, it is not draining, and models answer.
+
+        One model that is ready is enough, or an empty repository; with the setting strict_readiness every model must be.
+        """
+        if self._lifecycle.state is not ServerState.SERVING:
+            return False
+        states = [entry.state for entry in self._registry.entries()]
+        is_ready = all if self._settings.server.strict_readiness else any
+        return not states or is_ready(state is ModelState.READY for state in states)
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model version answers.
+
+        Raises:
+            NotFound: no such model or version.
+            InvalidArgument: the version is not a string of digits.
+        """
+        try:
+            self._registry.find(name, version)
+        except ModelNotReady:
+            return False
+        return self._lifecycle.state in (ServerState.SERVING, ServerState.STARTING)
+
+    def server_metadata(self) -> ServerMetadata:
+        """The server's name, version and extensions."""
+        return ServerMetadata(self._settings.server.name, __version__, EXTENSIONS)
+
+    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
+        """A model's versions (all that are ready, or the one asked for), platform, inputs and outputs.
+
+        Raises:
+            NotFound, InvalidArgument, ModelNotReady: as ``model``.
+        """
+        spec = self.spec(name, version)
+        versions = (spec.version,) if version else tuple(self._registry.versions(name))
+        return ModelMetadata(spec.name, versions, spec.platform, spec.inputs, spec.outputs)
+
+    def models(self) -> Sequence[ModelEntry]:
+        """Every model version of the repository with its state, by name and version."""
+        return self._registry.entries()
+
+    def spec(self, name: str, version: str = "") -> ModelSpec:
+        """What a model version takes and gives.
+
+        Raises:
+            NotFound: no such model or version.
+            InvalidArgument: the version is not a string of digits.
+            ModelNotReady: known, but it does not answer now; the text says why.
+        """
+        return self._registry.find(name, version).spec
+
+    def default_model(self) -> ModelSpec:
+        """The model of callers who name none: the setting ``default_model``, or the only one there is.
+
+        Raises:
+            InvalidArgument: no setting, and not exactly one model.
+            NotFound, ModelNotReady: as ``spec``.
+        """
+        if name := self._settings.models.default_model:
+            return self.spec(name)
+        names = sorted({entry.name for entry in self._registry.entries()})
+        if len(names) != 1:
+            raise InvalidArgument(
+                f"no model is named, and the setting default_model is empty with {len(names)} models in the repository: "
+                "name one, or set TENSORGATE_MODELS_DEFAULT_MODEL"
+            )
+        return self.spec(names[0])
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Runs one request.
+
+        Raises:
+            NotFound, InvalidArgument, InvalidTensor: the request does not fit; nothing ran.
+            ModelNotReady, ServerDraining, QueueFull, DeadlineExpired: it was not run.
+            BackendFailed: the engine failed.
+        """
+        if not self._is_accepting:
+            raise ServerDraining("the server is shutting down and takes no new work")
+        model = self._registry.find(request.model_name, request.model_version)
+        spec = model.spec
+        names = wanted_outputs(spec, request.outputs)
+        inputs, preprocess_s = request.inputs, 0.0
+        if model.preprocessing:
+            began = time.monotonic()
+            inputs = await self._preprocessed(model, inputs)
+            preprocess_s = time.monotonic() - began
+        rows = check_inputs(spec, inputs)
+        execution = await model.infer({name: tensor.array for name, tensor in inputs.items()}, rows, request.deadline)
+        datatypes = {output.name: output.datatype for output in spec.outputs}
+        return InferResponse(
+            model_name=spec.name,
+            model_version=spec.version,
+            id=request.id,
+            outputs={name: Tensor(datatypes[name], execution.outputs[name]) for name in names},
+            timing=Timing(preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows),
+        )
+
+    def stop_accepting(self) -> None:
+        """From now on new work is refused with ServerDraining; accepted work goes on."""
+        self._is_accepting = False
+
+    async def _preprocessed(self, model: Model, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The inputs, with encoded images (BYTES where the model declares image preprocessing) turned into numbers."""
+        encoded = [name for name in model.preprocessing if name in inputs and inputs[name].datatype is Datatype.BYTES]
+        if not encoded:
+            return inputs
+        decoded = {name: await self._decoded(model.spec, name, inputs[name].array, model.preprocessing[name]) for name in encoded}
+        return {**inputs, **decoded}
+
+    async def _decoded(self, spec: ModelSpec, name: str, elements: Array, recipe: ImagePreprocessing) -> Tensor:
+        """Decodes each element to a row, on the processing threads."""
+        if elements.ndim not in (1, 2) or (elements.ndim == 2 and elements.shape[1] != 1):
+            raise InvalidTensor(
+                f"unexpected shape for input '{name}' for model '{spec.name}'. Expected [n] or [n,1] encoded images, got {list(elements.shape)}"
+            )
+        images = elements.reshape(-1).tolist()
+        if spec.max_batch_size:
+            check_rows(spec, len(images))
+        elif len(images) != 1:
+            raise InvalidTensor(f"input '{name}' for model '{spec.name}' takes one encoded image, got {len(images)}")
+        loop = asyncio.get_running_loop()
+        limit = self._settings.limits.max_image_pixels
+        jobs = [loop.run_in_executor(self._pool, preprocess_image, image, recipe, limit) for image in images]
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+        rows: list[Array] = []
+        for position, result in enumerate(results):
+            if isinstance(result, InvalidArgument):
+                raise InvalidTensor(f"input {quoted(name)} element {position}: {result.message}") from result
+            if isinstance(result, BaseException):
+                raise result
+            rows.append(result)
+        datatype = next(item.datatype for item in spec.inputs if item.name == name)
+        return Tensor(datatype, np.stack(rows) if spec.max_batch_size else rows[0])
