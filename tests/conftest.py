@@ -1,0 +1,42 @@
+"""What every test gets: an event loop that must not block, and free ports."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
+
+WATCHED = ("core_grpc", "rest_facade")
+"""The packages whose event loop serves requests. A blocking call with one of their frames on the stack fails the test."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unblocked_event_loop() -> Iterator[BlockBuster]:
+    """Raises where our code blocks a running event loop: sleeping, reading a file, waiting for a lock or a blocking socket.
+
+    Tests themselves may read files in a coroutine: nobody waits for them.
+    """
+    with blockbuster_ctx(scanned_modules=list(WATCHED)) as detector:
+        yield detector
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Gives ports on 127.0.0.1 that nobody listened on a moment ago, a different one each time.
+
+    For programs that must be told their port. What can listen on port 0 should.
+    """
+    given: set[int] = set()
+
+    def take() -> int:
+        while True:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = int(probe.getsockname()[1])
+            if port not in given:
+                given.add(port)
+                return port
+
+    return take
