@@ -1,0 +1,1 @@
+"""Declared pre- and post-processing: images, labels, derived outputs."""
