@@ -1,0 +1,43 @@
+"""``tensorgate.v1.InferenceService``: the ergonomic API."""
+
+from __future__ import annotations
+
+from core_grpc.data_plane import DataPlane
+from core_grpc.errors import InvalidArgument, NotFound, quoted
+from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.tensorgate_codec import decode_predict_request, encode_model, encode_predict_response
+from core_grpc.settings import LimitsSettings
+from protos.tensorgate.v1 import inference_pb2 as pb
+
+
+class TensorgateServicer:
+    """Predict and the models. RPCs without a method here answer UNIMPLEMENTED."""
+
+    def __init__(self, data_plane: DataPlane, limits: LimitsSettings) -> None:
+        self._data_plane = data_plane
+        self._max_dimensions = limits.max_tensor_dimensions
+
+    async def Predict(self, request: pb.PredictRequest, context: RpcContext) -> pb.PredictResponse:
+        """One inference."""
+        if not request.model:
+            # Named once here, so that decoding, running and answering speak of the same model.
+            request.model = self._data_plane.default_model().name
+        if request.encoding not in pb.TensorEncoding.values():
+            raise InvalidArgument(f"encoding: wanted one of {', '.join(pb.TensorEncoding.keys())}, got {request.encoding}")
+        spec = self._data_plane.spec(request.model, request.version)
+        decoded = decode_predict_request(request, spec, context.deadline, self._max_dimensions)
+        return encode_predict_response(await self._data_plane.infer(decoded), request, spec)
+
+    async def ListModels(self, _request: pb.ListModelsRequest, _context: RpcContext) -> pb.ListModelsResponse:
+        """Every model version of the repository."""
+        return pb.ListModelsResponse(models=map(encode_model, self._data_plane.models()))
+
+    async def GetModel(self, request: pb.GetModelRequest, _context: RpcContext) -> pb.GetModelResponse:
+        """One model version, whatever its state; without a version the newest that is ready, else the newest."""
+        entries = [entry for entry in self._data_plane.models() if entry.name == request.model]
+        if request.version:
+            entries = [entry for entry in entries if entry.version == request.version]
+        if not entries:
+            version = f" version {quoted(request.version)}" if request.version else ""
+            raise NotFound(f"Request for unknown model: {quoted(request.model)}{version} is not found")
+        return pb.GetModelResponse(model=encode_model(max(entries, key=lambda entry: (entry.state == "READY", int(entry.version or 0)))))
