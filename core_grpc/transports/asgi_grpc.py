@@ -1,0 +1,274 @@
+"""gRPC over ASGI: the transport for a host that does HTTP/2 and hands requests over as ASGI (an Envoy that hosts Python).
+
+The unary path is written for speed, since every small request pays for each step of the event loop: the body is read without a task,
+and the caller is watched (has it left? is its deadline over?) only once a request has waited ``_WATCH_AFTER_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeAlias, cast
+
+from google.protobuf.message import DecodeError
+
+from core_grpc.errors import GatewayError, InvalidArgument, LimitExceeded, StatusCode, one_line, quoted, STATUS
+from core_grpc.rpc.framing import PREFIX_BYTES, frame, message_length, status_message, timeout_s, unframed
+from core_grpc.rpc.interceptors import RpcFailure
+from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
+from core_grpc.transports.caller_watch import CallerWatch
+
+log = logging.getLogger(__name__)
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_CONTENT_TYPE = (b"content-type", b"application/grpc")
+_OK_TRAILERS = {"type": "http.response.trailers", "headers": [(b"grpc-status", b"0"), (b"grpc-message", b"")], "more_trailers": False}
+_REQUEST_ID_CHARACTERS = 128
+
+
+class AsgiContext:
+    """``RpcContext`` over an ASGI scope."""
+
+    __slots__ = ("_metadata", "_request_id", "_scope", "deadline", "response_headers")
+
+    def __init__(self, scope: Scope, deadline: float | None) -> None:
+        self._scope = scope
+        self._metadata: Mapping[str, str] | None = None
+        self._request_id = ""
+        self.deadline = deadline
+        self.response_headers: list[tuple[bytes, bytes]] = [_CONTENT_TYPE]
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The request's headers; of repeated ones the last."""
+        if self._metadata is None:
+            self._metadata = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._scope["headers"]}
+        return self._metadata
+
+    @property
+    def from_edge(self) -> bool:
+        """True on the private Unix socket, where the host knows no server address; no client can forge that."""
+        return self._scope.get("server") is None
+
+    @property
+    def request_id(self) -> str:
+        """The caller's or edge's ``x-request-id``, or a new one."""
+        if not self._request_id:
+            self._request_id = one_line(self.metadata.get("x-request-id", ""), _REQUEST_ID_CHARACTERS) or str(uuid.uuid4())
+        return self._request_id
+
+    def set_header(self, name: str, value: str) -> None:
+        """Adds a response header."""
+        self.response_headers.append((name.encode("latin-1"), value.encode("latin-1")))
+
+
+class GrpcAsgiApp:
+    """Serves a method table as an ASGI application (scope type ``http`` only)."""
+
+    def __init__(self, methods: Mapping[str, RpcMethod], max_message_bytes: int, max_request_s: float) -> None:
+        self._methods = methods
+        self._max_message_bytes = max_message_bytes
+        self._max_request_s = max_request_s
+        self.active_calls = 0
+        """Calls that have begun and not ended, streams included."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One call."""
+        grpc_timeout: bytes | None = None
+        content_type = b""
+        for name, value in scope["headers"]:
+            if name == b"grpc-timeout":
+                grpc_timeout = value
+            elif name == b"content-type":
+                content_type = value
+        if not content_type.startswith(b"application/grpc"):
+            await _refuse_plain_http(send)
+            return
+        method = self._methods.get(scope["path"])
+        if method is None:
+            await _send_status(send, [_CONTENT_TYPE], StatusCode.UNIMPLEMENTED, f"Method not found: {one_line(scope['path'], 200)}")
+            return
+        self.active_calls += 1
+        try:
+            if method.streams_requests or method.streams_responses:
+                await self._stream(method, scope, receive, send, _deadline(grpc_timeout))
+            else:
+                await self._unary(method, scope, receive, send, _deadline(grpc_timeout))
+        finally:
+            self.active_calls -= 1
+
+    async def _unary(self, method: RpcMethod, scope: Scope, receive: Receive, send: Send, deadline: float | None) -> None:
+        if deadline is None:
+            deadline = time.monotonic() + self._max_request_s
+        context = AsgiContext(scope, deadline)
+        watch: CallerWatch | None = None
+        try:
+            body = await self._whole_body(receive)
+            if body is None:
+                return
+            request = _parsed(method, unframed(body, self._max_message_bytes))
+            watch = CallerWatch(receive, deadline)
+            response = await cast(UnaryHandler, method.handler)(request, context)
+            watch.stop()
+            payload = frame(response.SerializeToString())
+            if len(payload) - PREFIX_BYTES > self._max_message_bytes:
+                raise LimitExceeded(_too_large_answer(len(payload) - PREFIX_BYTES, self._max_message_bytes))
+        except (RpcFailure, GatewayError) as error:
+            if watch:
+                watch.stop()
+            await _send_status(send, context.response_headers, *_status(error))
+            return
+        except asyncio.CancelledError:
+            if watch is None or not watch.stop():
+                raise
+            if watch.deadline_passed:
+                await _send_status(send, context.response_headers, StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": context.response_headers, "trailers": True})
+        await send({"type": "http.response.body", "body": payload, "more_body": False})
+        await send(_OK_TRAILERS)
+
+    async def _whole_body(self, receive: Receive) -> bytes | None:
+        """The request's body; None when the caller left while sending it."""
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body", False):
+            return body
+        chunks, size = [body], len(body)
+        while message.get("more_body", False):
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > self._max_message_bytes + PREFIX_BYTES:
+                raise LimitExceeded(f"message of more than {size - PREFIX_BYTES} bytes: the limit is {self._max_message_bytes} (max_message_bytes)")
+        return b"".join(chunks)
+
+    async def _stream(self, method: RpcMethod, scope: Scope, receive: Receive, send: Send, deadline: float | None) -> None:
+        context = AsgiContext(scope, deadline)
+        reader = _MessageReader(receive, method, self._max_message_bytes)
+        watch = CallerWatch(reader.wait_for_disconnect, deadline)
+        has_begun = False
+        try:
+            request: Any = aiter(reader) if method.streams_requests else await reader.only_message()
+            async for response in _responses(method, request, context):
+                if not has_begun:
+                    has_begun = True
+                    await send({"type": "http.response.start", "status": 200, "headers": context.response_headers, "trailers": True})
+                await send({"type": "http.response.body", "body": frame(response.SerializeToString()), "more_body": True})
+            watch.stop()
+            code, text = StatusCode.OK, ""
+        except (RpcFailure, GatewayError) as error:
+            watch.stop()
+            code, text = _status(error)
+        except asyncio.CancelledError:
+            if not watch.stop():
+                raise
+            if not watch.deadline_passed:
+                return
+            code, text = StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"
+        await _send_status(send, context.response_headers, code, text, has_begun=has_begun)
+
+
+class _MessageReader:
+    """The messages of a request stream, one after another, and whether the caller is still there."""
+
+    def __init__(self, receive: Receive, method: RpcMethod, limit_bytes: int) -> None:
+        self._receive = receive
+        self._method = method
+        self._limit_bytes = limit_bytes
+        self._buffer = bytearray()
+        self._has_ended = False
+        self._reading = asyncio.Lock()
+
+    async def only_message(self) -> Any:
+        """The one request of an RPC that does not stream requests."""
+        async for message in self:
+            return message
+        raise InvalidArgument("the request has no message")
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while await self._filled(PREFIX_BYTES):
+            length = message_length(self._buffer, self._limit_bytes)
+            if not await self._filled(PREFIX_BYTES + length):
+                raise InvalidArgument(f"the request stream ended inside a message of {length} bytes")
+            message = _parsed(self._method, bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length]))
+            del self._buffer[: PREFIX_BYTES + length]
+            yield message
+        if self._buffer:
+            raise InvalidArgument("the request stream ended inside a message")
+
+    async def wait_for_disconnect(self) -> MutableMapping[str, Any]:
+        """Waits until the caller leaves. Takes nothing from the stream: it watches only once all requests are read."""
+        while not self._has_ended:
+            await asyncio.sleep(0.05)
+        async with self._reading:
+            return await self._receive()
+
+    async def _filled(self, size: int) -> bool:
+        """Whether the buffer could be filled to ``size`` bytes."""
+        while len(self._buffer) < size and not self._has_ended:
+            async with self._reading:
+                message = await self._receive()
+            if message["type"] != "http.request":
+                self._has_ended = True
+                raise asyncio.CancelledError
+            self._buffer += message.get("body", b"")
+            self._has_ended = not message.get("more_body", False)
+        return len(self._buffer) >= size
+
+
+async def _responses(method: RpcMethod, request: Any, context: AsgiContext) -> AsyncIterator[Any]:
+    if method.streams_responses:
+        async for response in cast(StreamHandler, method.handler)(request, context):
+            yield response
+    else:
+        yield await cast(UnaryHandler, method.handler)(request, context)
+
+
+def _deadline(grpc_timeout: bytes | None) -> float | None:
+    seconds = None if grpc_timeout is None else timeout_s(grpc_timeout)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _parsed(method: RpcMethod, message: bytes | memoryview) -> Any:
+    try:
+        return method.request_type.FromString(cast(bytes, message))
+    except DecodeError:
+        raise InvalidArgument(f"the request is not a {quoted(method.request_type.DESCRIPTOR.full_name)} message") from None
+
+
+def _status(error: RpcFailure | GatewayError) -> tuple[StatusCode, str]:
+    if isinstance(error, RpcFailure):
+        return error.code, error.message
+    return STATUS[type(error)], error.message
+
+
+def _too_large_answer(size: int, limit: int) -> str:
+    return f"the answer has {size} bytes: the limit is {limit} (max_message_bytes)"
+
+
+async def _send_status(
+    send: Send, headers: list[tuple[bytes, bytes]], code: StatusCode, text: str, *, has_begun: bool = False
+) -> None:
+    if not has_begun:
+        await send({"type": "http.response.start", "status": 200, "headers": headers, "trailers": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    trailers = [(b"grpc-status", str(int(code)).encode()), (b"grpc-message", status_message(text))]
+    await send({"type": "http.response.trailers", "headers": trailers, "more_trailers": False})
+
+
+async def _refuse_plain_http(send: Send) -> None:
+    body = b'{"error": "this port speaks gRPC (content-type application/grpc); REST is served by the edge"}'
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 415, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
