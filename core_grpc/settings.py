@@ -205,7 +205,7 @@ def _parsed(where: str, kind: type[Any], value: Any) -> Any:
         try:
             if not isinstance(value, bool) and (isinstance(value, str) or kind is float or isinstance(value, int)):
                 return kind(value)
-        except ValueError:
+        except (ValueError, TypeError, OverflowError):
             pass
     elif isinstance(value, str):
         return value

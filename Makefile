@@ -1,0 +1,76 @@
+# `make serve` needs Python 3.11 or newer with venv, and nothing else. `make help` lists the rest.
+PYTHON ?= python3
+VENV ?= .venv
+# Passed on to the program that a target runs: make serve ARGS="--port 9000", make test ARGS="-k codec".
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+SERVE_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint format proto check-generated docs web bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
+
+serve: $(SERVE_STAMP) ## serve the demo model on http://127.0.0.1:8080 and gRPC on 127.0.0.1:50051
+	@exec $(BIN)/tensorgate serve $(ARGS)
+
+test: $(DEV_STAMP) ## the whole test-suite
+	@missing=; \
+	for tool in chromium:chromium node:nodejs npm:npm h2load:nghttp2-client; do \
+	  command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool#*:}"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+	  echo "make test needs these Debian packages, which are not installed: apt-get install$$missing" >&2; exit 1; \
+	fi
+	@exec $(BIN)/python -m pytest $(ARGS)
+
+lint: $(DEV_STAMP) ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(DEV_STAMP) ## let ruff repair what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+proto: $(DEV_STAMP) ## regenerate stubs and descriptor set from protos/
+	$(BIN)/python protos/generate.py
+
+docs: $(DEV_STAMP) ## regenerate docs/settings.md and docs/errors.md
+	$(BIN)/python docs/generate.py
+
+check-generated: $(DEV_STAMP) ## fail if a committed generated file is stale
+	$(BIN)/python protos/generate.py --check
+	$(BIN)/python docs/generate.py --check
+
+web: ## rebuild web_demo/dist (needs node and npm)
+	cd web_demo && npm ci && npm run build
+
+bench: $(DEV_STAMP) ## compare the doors on this machine (needs h2load)
+	$(BIN)/python bench/doors.py $(ARGS)
+
+clean: ## remove the virtual environment and everything that was built into ignored folders
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis web_demo/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps make the second `make serve` start at once; a change of the dependencies installs again.
+$(SERVE_STAMP): pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --editable '.[dev]'
+	@touch $@ $(SERVE_STAMP)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  found=$$($(PYTHON) --version 2>/dev/null || echo missing); \
+	  echo "Tensorgate needs Python 3.11 or newer, and '$(PYTHON)' is $$found. Name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Making a virtual environment in $(VENV) and installing into it; once, about a minute."
+	@$(PYTHON) -m venv $(VENV)
