@@ -1,0 +1,138 @@
+"""The edge: one plain Envoy in front of the nodes and the facade. Renders ``envoy/edge.yaml.j2`` from the settings and checks it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core_grpc.settings import SettingsError
+from core_grpc.transports.envoy_host import ROOT, envoy_command, render_template, validate_config
+from tensorgate.settings import LOOPBACK_NAMES, EdgeProcessSettings, is_loopback, listed
+
+DESCRIPTORS = ROOT / "protos" / "descriptors.binpb"
+"""What the transcoder knows of the services."""
+_MAX_HEAP_BYTES = 1 << 30
+
+_GRPC_CODES = {400: 3, 401: 16, 403: 7, 404: 5, 408: 4, 413: 8, 415: 3, 421: 7, 426: 9, 429: 8, 431: 8, 500: 13, 501: 12, 502: 14, 503: 14, 504: 4}
+"""HTTP statuses of Envoy's own answers to google.rpc.Code, the inverse of the canonical table."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReply:
+    """The JSON body of Envoy's own answers with one status, in the form of one door."""
+
+    form: str
+    """``v2`` for ``{"error"}``, ``status`` for ``{"code","message","details"}``."""
+    status: int
+    """0 for every status that has no reply of its own."""
+    code: int
+    message: str
+    """Text, or an Envoy format such as %LOCAL_REPLY_BODY%."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where requests go, as Envoy writes it."""
+
+    discovery: str
+    """``STATIC`` for addresses and Unix sockets, ``STRICT_DNS`` for host names."""
+    load_assignment: dict[str, Any]
+
+
+def edge_config(settings: EdgeProcessSettings, admin_socket: str, descriptors: Path = DESCRIPTORS) -> str:
+    """The commented YAML that the edge runs.
+
+    Raises:
+        SettingsError: an endpoint is not ``unix:/path`` or ``host:port``.
+    """
+    edge, limits = settings.edge, settings.limits
+    names = _hostnames(settings)
+    origins = [re.escape(origin) for origin in listed(edge.cors_origins)]
+    loopback_origin = "https?://(localhost|127\\.0\\.0\\.1|\\[::1\\])(:[0-9]+)?"
+    own_origins = [f"https?://{re.escape(name)}(:[0-9]+)?" for name in names if name not in LOOPBACK_NAMES]
+    allowed = [loopback_origin, *own_origins, *origins]
+    values = {
+        "edge": edge,
+        "admin_socket": admin_socket,
+        "descriptors": str(descriptors),
+        "domains": names or ["*"],
+        "cors_origin_regexes": allowed,
+        "origin_regex": "|".join(allowed) if names else "",
+        "replies": local_replies(limits.max_message_bytes, limits.max_request_s),
+        "max_body_bytes": limits.max_message_bytes,
+        "max_request_s": f"{limits.max_request_s:g}",
+        "max_heap_bytes": _MAX_HEAP_BYTES,
+        "core": cluster("core", listed(edge.core)),
+        "facade": cluster("facade", listed(edge.facade)),
+    }
+    return render_template("edge.yaml.j2", values)
+
+
+def edge_command(settings: EdgeProcessSettings, directory: Path) -> list[str]:
+    """Writes the configuration into ``directory``, has Envoy check it, and gives the command line that runs it.
+
+    Raises:
+        EnvoyConfigError: Envoy refused it.
+        SettingsError: see ``edge_config``.
+    """
+    config = directory / "edge.yaml"
+    config.write_text(edge_config(settings, str(admin_socket(directory))), encoding="utf-8")
+    validate_config(config)
+    return envoy_command(config, concurrency=settings.edge.concurrency, log_level=settings.edge.log_level)
+
+
+def admin_socket(directory: Path) -> Path:
+    """The Unix socket of the edge's admin interface."""
+    return directory / "edge-admin.sock"
+
+
+def local_replies(max_body_bytes: int, max_request_s: float) -> list[LocalReply]:
+    """What Envoy's own answers say, first match first. Texts that would tell about the inside are replaced, limits name their value."""
+    texts = {
+        413: f"limits.max_message_bytes: the body is larger than {max_body_bytes} bytes",
+        431: "the request's headers are larger than 32 KiB or more than 100",
+        502: "the server behind the edge broke off; try again",
+        503: "the server behind the edge does not answer; it may be starting, draining or overloaded: try again",
+        504: f"the request took longer than its deadline or than limits.max_request_s, {max_request_s:g} s",
+    }
+    body = "%LOCAL_REPLY_BODY%"
+    v2 = [LocalReply("v2", status, 0, text) for status, text in texts.items()]
+    v2.append(LocalReply("v2", 0, 0, body))
+    return v2 + [LocalReply("status", status, code, texts.get(status, body)) for status, code in _GRPC_CODES.items()]
+
+
+def cluster(name: str, endpoints: Iterable[str]) -> Cluster:
+    """The cluster of some ``unix:/path`` and ``host:port`` endpoints.
+
+    Raises:
+        SettingsError: none is given, one is neither, or host names and Unix sockets are mixed.
+    """
+    addresses = [_address(name, endpoint) for endpoint in endpoints]
+    if not addresses:
+        raise SettingsError(f"edge.{name}: wanted unix:/path or host:port, got nothing")
+    hosts = [address["socket_address"]["address"] for address in addresses if "socket_address" in address]
+    by_name = any(re.fullmatch(r"[0-9.]+|.*:.*", host) is None for host in hosts)
+    if by_name and len(hosts) != len(addresses):
+        raise SettingsError(f"edge.{name}: host names and Unix sockets cannot be mixed; write addresses instead of names")
+    endpoint_list = [{"endpoint": {"address": address}} for address in addresses]
+    return Cluster("STRICT_DNS" if by_name else "STATIC", {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoint_list}]})
+
+
+def _address(name: str, endpoint: str) -> dict[str, Any]:
+    if endpoint.startswith("unix:/"):
+        return {"pipe": {"path": endpoint.removeprefix("unix:")}}
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise SettingsError(f"edge.{name}: wanted unix:/path or host:port, got {endpoint!r}")
+    return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
+
+
+def _hostnames(settings: EdgeProcessSettings) -> list[str]:
+    """The host names that are served; none means all."""
+    given = listed(settings.edge.hostnames)
+    if given or is_loopback(settings.edge.host):
+        return list(dict.fromkeys([*LOOPBACK_NAMES, *given]))
+    return []

@@ -1,0 +1,71 @@
+"""The settings of the edge and of the stack that ``tensorgate serve`` starts. The rules are those of ``core_grpc.settings``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from core_grpc.settings import DrainSettings, LimitsSettings, ServerSettings, bounded, one_of
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """The edge: the public listener that speaks gRPC, gRPC-Web and REST."""
+
+    host: str = "127.0.0.1"
+    """The address of the public listener. Anything but a loopback address needs `insecure`."""
+    port: int = bounded(8080, 0, 65535)
+    """The port of the public listener. 0 takes a free one."""
+    core: str = "127.0.0.1:50051"
+    """Where the nodes are: `unix:/path` or `host:port`, several separated by commas."""
+    facade: str = "127.0.0.1:8000"
+    """Where the facade is: `unix:/path` or `host:port`."""
+    hostnames: str = ""
+    """Host names that callers may use, separated by commas, besides the loopback names. Empty: only loopback names on a loopback
+    address, any name elsewhere. Other names are refused: a web page must not drive a local server by DNS rebinding."""
+    cors_origins: str = ""
+    """Origins of web pages that may call, besides pages from a loopback address, separated by commas: `https://app.example`."""
+    concurrency: int = bounded(1, 1, 256)
+    """Worker threads of the edge's Envoy."""
+    max_connections: int = bounded(2000, 1, 1_000_000)
+    """Connections open at a time. More are closed at once."""
+    max_concurrent_streams: int = bounded(256, 1, 65536)
+    """Calls in flight on one HTTP/2 connection."""
+    max_pending_requests: int = bounded(2048, 1, 1_000_000)
+    """Requests in flight to the nodes. More are answered 503 at once."""
+    insecure: bool = False
+    """Allow a listener that others can reach, although nothing here encrypts or asks who calls."""
+    log_level: str = one_of("info", "debug", "info", "warning", "error")
+    """How much the edge's Envoy logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeProcessSettings:
+    """What ``tensorgate edge`` reads."""
+
+    edge: EdgeSettings = field(default_factory=EdgeSettings)
+    limits: LimitsSettings = field(default_factory=LimitsSettings)
+    drain: DrainSettings = field(default_factory=DrainSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class StackSettings:
+    """What ``tensorgate serve`` reads for itself; the children read theirs from the same environment."""
+
+    edge: EdgeSettings = field(default_factory=EdgeSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    limits: LimitsSettings = field(default_factory=LimitsSettings)
+    drain: DrainSettings = field(default_factory=DrainSettings)
+
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+"""How a caller on this machine may name it in a URL."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on ``host``."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a comma-separated setting."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
