@@ -171,7 +171,7 @@ class GrpcAsgiApp:
             watch.stop()
             code, text = _status(error)
         except asyncio.CancelledError:
-            if not watch.stop():
+            if not watch.stop() and not reader.caller_left:
                 raise
             if not watch.deadline_passed:
                 return
@@ -188,13 +188,15 @@ class _MessageReader:
         self._limit_bytes = limit_bytes
         self._buffer = bytearray()
         self._has_ended = False
-        self._reading = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self.caller_left = False
 
     async def only_message(self) -> Any:
-        """The one request of an RPC that does not stream requests."""
-        async for message in self:
-            return message
-        raise InvalidArgument("the request has no message")
+        """The one request of an RPC that does not stream requests; reads to the end of the body."""
+        messages = [message async for message in self]
+        if len(messages) != 1:
+            raise InvalidArgument(f"the request has {len(messages)} messages: wanted one")
+        return messages[0]
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while await self._filled(PREFIX_BYTES):
@@ -209,21 +211,21 @@ class _MessageReader:
 
     async def wait_for_disconnect(self) -> MutableMapping[str, Any]:
         """Waits until the caller leaves. Takes nothing from the stream: it watches only once all requests are read."""
-        while not self._has_ended:
-            await asyncio.sleep(0.05)
-        async with self._reading:
-            return await self._receive()
+        await self._ended.wait()
+        return await self._receive()
 
     async def _filled(self, size: int) -> bool:
         """Whether the buffer could be filled to ``size`` bytes."""
         while len(self._buffer) < size and not self._has_ended:
-            async with self._reading:
-                message = await self._receive()
+            message = await self._receive()
             if message["type"] != "http.request":
-                self._has_ended = True
+                # Ends the handler the way a cancelled task ends: nobody is left to be told anything else.
+                self.caller_left = True
                 raise asyncio.CancelledError
             self._buffer += message.get("body", b"")
-            self._has_ended = not message.get("more_body", False)
+            if not message.get("more_body", False):
+                self._has_ended = True
+                self._ended.set()
         return len(self._buffer) >= size
 
 
