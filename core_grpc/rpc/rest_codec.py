@@ -1,0 +1,185 @@
+"""Bodies of the Open Inference Protocol's REST form to and from the core's types.
+
+Fields that nobody reads are refused by name, at the top and in each tensor; parameters are open, but those the protocol knows are checked.
+``shared_memory_region``, ``classification`` and a Content-Encoding are refused as not offered. Checks against the model are the data
+plane's; here a body only has to agree with itself. An answer is binary where the caller asked for it (an output's ``binary_data``, else
+the request's ``binary_data_output``), else flat JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported, quoted
+from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape, raw_from_array
+from core_grpc.rpc.request_parameters import check_parameters
+from core_grpc.rpc.rest_binary import BinaryTail, json_length, raw_binary_input
+from core_grpc.rpc.rest_json import JsonDocument, elements, kind_of, members, parse_document, refuse_unknown, text
+from core_grpc.rpc.rest_numbers import array_from_json, json_from_array
+from core_grpc.settings import LimitsSettings
+from core_grpc.types import InferRequest, InferResponse, ModelSpec, ParameterValue, RequestedOutput, Tensor
+
+JSON_TYPE = "application/json"
+BINARY_TYPE = "application/octet-stream"
+
+_REQUEST_FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
+_INPUT_FIELDS = frozenset({"name", "shape", "datatype", "parameters", "data"})
+_OUTPUT_FIELDS = frozenset({"name", "parameters"})
+
+
+@dataclass(frozen=True, slots=True)
+class RestBody:
+    """An HTTP body for the caller."""
+
+    content_type: str
+    data: bytes
+    json_bytes: int | None = None
+    """Bytes of JSON before the raw tensors: the value of Inference-Header-Content-Length. None when all is JSON."""
+
+
+def decode_infer_body(
+    spec: ModelSpec, body: bytes, length_header: str | None, limits: LimitsSettings, deadline: float | None = None
+) -> InferRequest:
+    """The request in a ``/v2/models/{model}/infer`` body: JSON, JSON with raw tensors, or one raw tensor.
+
+    Args:
+        length_header: the value of Inference-Header-Content-Length; None without the header.
+
+    Raises:
+        InvalidArgument, InvalidTensor: the body contradicts itself or the protocol.
+        Unsupported: it asks for an extension that is not offered.
+    """
+    if length_header is None:
+        return _decode_json(spec, body, BinaryTail(memoryview(b"")), limits, deadline)
+    length = json_length(length_header, len(body))
+    if length:
+        return _decode_json(spec, body[:length], BinaryTail(memoryview(body)[length:]), limits, deadline)
+    name, tensor = raw_binary_input(spec, body)
+    return InferRequest(spec.name, spec.version, {name: tensor}, parameters={"binary_data_output": True}, deadline=deadline)
+
+
+def encode_infer_response(response: InferResponse, request: InferRequest) -> RestBody:
+    """The answer's body, each output in the form that ``request`` asked for.
+
+    Raises:
+        InvalidArgument: an output asked for as JSON is BYTES that are not UTF-8.
+    """
+    is_binary = {output.name: output.parameters.get("binary_data") for output in request.outputs}
+    default = request.parameters.get("binary_data_output", False)
+    outputs: list[dict[str, Any]] = []
+    raw: list[bytes] = []
+    for name, tensor in response.outputs.items():
+        encoded: dict[str, Any] = {"name": name, "datatype": tensor.datatype.value, "shape": tensor.array.shape}
+        wants_binary = is_binary.get(name)
+        if default if wants_binary is None else wants_binary:
+            raw.append(raw_from_array(tensor.array))
+            encoded["parameters"] = {"binary_data_size": len(raw[-1])}
+        else:
+            encoded["data"] = json_from_array(name, tensor.datatype, tensor.array.reshape(-1))
+        outputs.append(encoded)
+    answer = {"model_name": response.model_name, "model_version": response.model_version, "outputs": outputs}
+    if response.id:
+        answer["id"] = response.id
+    header = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    if any(raw):
+        return RestBody(BINARY_TYPE, b"".join([header, *raw]), len(header))
+    return RestBody(JSON_TYPE, header)
+
+
+def json_body(answer: Mapping[str, Any]) -> RestBody:
+    """A small JSON answer."""
+    return RestBody(JSON_TYPE, orjson.dumps(answer))
+
+
+def _decode_json(spec: ModelSpec, json_part: bytes, tail: BinaryTail, limits: LimitsSettings, deadline: float | None) -> InferRequest:
+    document = parse_document(json_part, limits)
+    root = document.root
+    refuse_unknown(root, _REQUEST_FIELDS, "body")
+    if "inputs" not in root:
+        raise InvalidArgument("body has no inputs: wanted an array of tensors")
+    inputs: dict[str, Tensor] = {}
+    for position, item in enumerate(elements(root["inputs"], "inputs")):
+        name, tensor = _decode_input(f"inputs[{position}]", item, document, tail)
+        if name in inputs:
+            raise InvalidArgument(f"input {quoted(name)} is given twice")
+        inputs[name] = tensor
+    tail.finish()
+    parameters: dict[str, ParameterValue] = {}
+    if "parameters" in root:
+        parameters = _decode_parameters("parameters", root["parameters"])
+        check_parameters(parameters)
+    outputs = (
+        tuple(_decode_output(f"outputs[{n}]", item) for n, item in enumerate(elements(root["outputs"], "outputs")))
+        if "outputs" in root
+        else ()
+    )
+    return InferRequest(spec.name, spec.version, inputs, text(root.get("id", ""), "id"), outputs, parameters, deadline)
+
+
+def _decode_input(where: str, item: Any, document: JsonDocument, tail: BinaryTail) -> tuple[str, Tensor]:
+    fields = members(item, where)
+    name = text(_required(fields, "name", where), f"{where}.name")
+    where = f"input {quoted(name)}"
+    refuse_unknown(fields, _INPUT_FIELDS, where)
+    datatype = checked_datatype(name, text(_required(fields, "datatype", where), f"{where}: datatype"))
+    shape = _decode_shape(name, _required(fields, "shape", where), document.limits)
+    parameters = _decode_parameters(f"{where}: parameters", fields["parameters"]) if "parameters" in fields else {}
+    _refuse_shared_memory(where, parameters)
+    size_bytes = parameters.get("binary_data_size")
+    if size_bytes is None:
+        data = _required(fields, "data", where)
+        return name, Tensor(datatype, array_from_json(name, datatype, shape, data, document))
+    if "data" in fields:
+        raise InvalidTensor(f"{where} has both data and binary_data_size: wanted one of them")
+    if type(size_bytes) is not int or size_bytes < 0:
+        raise InvalidTensor(f"{where}: binary_data_size: wanted a non-negative integer, got {kind_of(size_bytes)}")
+    return name, Tensor(datatype, array_from_raw(name, datatype, shape, tail.take(name, size_bytes)))
+
+
+def _decode_shape(name: str, value: Any, limits: LimitsSettings) -> tuple[int, ...]:
+    dimensions = elements(value, f"input {quoted(name)}: shape")
+    for dimension in dimensions:
+        if type(dimension) is not int or dimension >= 1 << 63:
+            raise InvalidTensor(f"input {quoted(name)}: shape: wanted non-negative integers, got {kind_of(dimension)}")
+    return checked_shape(name, dimensions, limits.max_tensor_dimensions)
+
+
+def _decode_output(where: str, item: Any) -> RequestedOutput:
+    fields = members(item, where)
+    name = text(_required(fields, "name", where), f"{where}.name")
+    where = f"output {quoted(name)}"
+    refuse_unknown(fields, _OUTPUT_FIELDS, where)
+    if "parameters" not in fields:
+        return RequestedOutput(name)
+    parameters = _decode_parameters(f"{where}: parameters", fields["parameters"])
+    _refuse_shared_memory(where, parameters)
+    if parameters.get("classification"):
+        raise Unsupported(f"{where}: the classification extension is not offered")
+    if not isinstance(parameters.get("binary_data", False), bool):
+        raise InvalidArgument(f"{where}: binary_data: wanted true or false, got {kind_of(parameters['binary_data'])}")
+    return RequestedOutput(name, parameters)
+
+
+def _decode_parameters(where: str, value: Any) -> dict[str, ParameterValue]:
+    parameters = members(value, where)
+    for key, parameter in parameters.items():
+        if not isinstance(parameter, bool | int | float | str):
+            raise InvalidArgument(f"{where}: {quoted(key)}: wanted true, false, a number or a string, got {kind_of(parameter)}")
+        if isinstance(parameter, int) and not -(1 << 63) <= parameter < 1 << 64:
+            raise InvalidArgument(f"{where}: {quoted(key)}: wanted an integer of 64 bits, got {kind_of(parameter)}")
+    return parameters
+
+
+def _refuse_shared_memory(where: str, parameters: Mapping[str, ParameterValue]) -> None:
+    if "shared_memory_region" in parameters:
+        raise Unsupported(f"{where}: the shared memory extensions are not offered")
+
+
+def _required(fields: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in fields:
+        raise InvalidArgument(f"{where} has no {key}")
+    return fields[key]

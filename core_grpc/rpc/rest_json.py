@@ -1,0 +1,205 @@
+"""JSON documents: the bytes of a body to a tree whose large arrays of numbers never become Python lists.
+
+Large bodies are parsed by simdjson; their arrays and objects are proxies over its tape, and ``rest_numbers.py`` takes numbers out of
+them in one copy. Small ones are parsed by orjson, whose Python values cost less than proxies. What either refuses goes to the
+standard library's parser, for two reasons: it reads the bare ``NaN``, ``Infinity`` and ``-Infinity`` that Triton and its clients write,
+and it says where a document is wrong. Such bodies cost several times more.
+
+Chosen where JSON leaves it open: a member given twice is refused by name; so are a byte-order mark, anything after the document,
+a lone surrogate in a string, and a number beyond FP64.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import orjson
+import simdjson
+
+from core_grpc.errors import InvalidArgument, quoted
+from core_grpc.settings import LimitsSettings
+
+SMALL_BYTES = 8192
+"""Bodies up to this size are parsed into Python values: below it proxies and their set-up cost more than they save."""
+
+_MAX_INTEGER_DIGITS = 400
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class JsonDocument:
+    """A parsed body whose root is an object."""
+
+    def __init__(self, body: bytes, root: dict[str, Any] | simdjson.Object, limits: LimitsSettings) -> None:
+        self._body = body
+        self.root = members(root, "body")
+        self.limits = limits
+
+    @cached_property
+    def brackets(self) -> bytes:
+        """The body's square brackets and commas, in order: what remains of nested numbers when the numbers are left out.
+
+        Made of the whole body, strings included, so it can prove a nesting but not disprove one.
+        """
+        body = np.frombuffer(self._body, np.uint8)
+        is_bracket = body == ord("[")
+        is_bracket |= body == ord("]")
+        is_bracket |= body == ord(",")
+        return np.compress(is_bracket, body).tobytes()
+
+
+def parse_document(body: bytes, limits: LimitsSettings) -> JsonDocument:
+    """The document in ``body``.
+
+    Raises:
+        InvalidArgument: it is not one JSON object in plain UTF-8, or is nested deeper than any accepted body can be.
+    """
+    if not body or body.isspace():
+        raise InvalidArgument("body is empty: wanted a JSON object")
+    if body.startswith(_BYTE_ORDER_MARK):
+        raise InvalidArgument("body begins with a byte-order mark: wanted plain UTF-8")
+    root = _parsed_small(body, limits) if len(body) <= SMALL_BYTES else _parsed_large(body, limits)
+    if not isinstance(root, dict | simdjson.Object):
+        raise InvalidArgument(f"body is {kind_of(root)}: wanted a JSON object")
+    return JsonDocument(body, root, limits)
+
+
+def members(value: Any, where: str) -> dict[str, Any]:
+    """The members of an object.
+
+    Raises:
+        InvalidArgument: ``value`` is not an object, or has a member twice.
+    """
+    if type(value) is dict:
+        return value
+    if not isinstance(value, simdjson.Object):
+        raise InvalidArgument(f"{where}: wanted an object, got {kind_of(value)}")
+    return _without_repeats(list(value.items()))
+
+
+def elements(value: Any, where: str) -> list[Any]:
+    """The elements of a short array, such as the tensors of a request.
+
+    Raises:
+        InvalidArgument: ``value`` is not an array.
+    """
+    if type(value) is list:
+        return value
+    if isinstance(value, simdjson.Array):
+        return list(value)
+    raise InvalidArgument(f"{where}: wanted an array, got {kind_of(value)}")
+
+
+def text(value: Any, where: str) -> str:
+    """A string.
+
+    Raises:
+        InvalidArgument: ``value`` is something else.
+    """
+    if type(value) is str:
+        return value
+    raise InvalidArgument(f"{where}: wanted a string, got {kind_of(value)}")
+
+
+def refuse_unknown(given: Mapping[str, Any], known: frozenset[str], where: str) -> None:
+    """Refuses members that nobody reads, by name: most are misspelt."""
+    if not given.keys() <= known:
+        unknown = next(key for key in given if key not in known)
+        raise InvalidArgument(f"{where}: unknown field {quoted(unknown)}, wanted {', '.join(sorted(known))}")
+
+
+def plain(value: Any) -> Any:
+    """``value`` with proxies turned into Python lists and dicts."""
+    if isinstance(value, simdjson.Array):
+        return value.as_list()
+    return value.as_dict() if isinstance(value, simdjson.Object) else value
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in words fit for an error text; numbers are shown, texts are not."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        shown = repr(value) if isinstance(value, float) or abs(value) < 1 << 128 else "a very long number"
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(shown, shown)
+    if isinstance(value, str):
+        return "a string"
+    return "an object" if isinstance(value, dict | simdjson.Object) else "an array"
+
+
+def _parsed_small(body: bytes, limits: LimitsSettings) -> Any:
+    try:
+        root = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _parsed_slowly(body, limits)
+    # orjson keeps the last of repeated members. Each member has one colon, so as many colons as members is proof that none was lost;
+    # more may also be colons in strings, which the slow parser tells apart.
+    if body.count(b":") != _count_members(root):
+        return _parsed_slowly(body, limits)
+    return root
+
+
+def _parsed_large(body: bytes, limits: LimitsSettings) -> Any:
+    try:
+        # A parser of its own for each body: it cannot be used again while proxies of its last document live.
+        return simdjson.Parser().parse(body)
+    except (ValueError, RuntimeError):
+        return _parsed_slowly(body, limits)
+
+
+def _parsed_slowly(body: bytes, limits: LimitsSettings) -> Any:
+    """The document by the standard library's parser, or the reason why there is none."""
+    try:
+        decoded = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"body is not JSON: byte {error.start} is not UTF-8") from error
+    try:
+        root = _DECODER.decode(decoded)
+    except RecursionError as error:
+        raise InvalidArgument(f"body is nested too deep: wanted at most {limits.max_json_depth} levels (max_json_depth)") from error
+    except json.JSONDecodeError as error:
+        raise InvalidArgument(f"body is not JSON: {error.msg} at character {error.pos} (line {error.lineno})") from error
+    if "\\u" in decoded and _LONE_SURROGATE.search(json.dumps(root, ensure_ascii=False)):
+        raise InvalidArgument("body has a string with a lone surrogate, which is no character: wanted Unicode text, or binary data")
+    return root
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for position, name in enumerate(names) if name in names[:position])
+        raise InvalidArgument(f"body: field {quoted(repeated)} is given twice in one object")
+    return unique
+
+
+def _count_members(value: Any) -> int:
+    if type(value) is dict:
+        return len(value) + sum(_count_members(item) for item in value.values() if type(item) in (dict, list))
+    if type(value) is list and value and type(value[0]) in (dict, list):
+        return sum(_count_members(item) for item in value if type(item) in (dict, list))
+    return 0
+
+
+def _finite(literal: str) -> float:
+    number = float(literal)
+    if number in (float("inf"), float("-inf")):
+        raise InvalidArgument("body has a number beyond the range of FP64")
+    return number
+
+
+def _integer(literal: str) -> int:
+    # Python's own limit on digits (a guard against quadratic conversion) would answer with a text about Python.
+    if len(literal) > _MAX_INTEGER_DIGITS:
+        raise InvalidArgument("body has a number beyond the range of FP64")
+    return int(literal)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats, parse_float=_finite, parse_int=_integer)
