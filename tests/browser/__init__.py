@@ -1,0 +1,1 @@
+"""The demo page in a real Chromium."""
