@@ -1,0 +1,58 @@
+"""Every error status of every door, with an example of its true body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_V1: Mapping[int, tuple[int, str, str]] = {
+    400: (
+        3,
+        "The request contradicts the protocol or the model.",
+        "inference input 'input' data-type is 'INT32', but model 'efficientnet_lite0' expects 'FP32'",
+    ),
+    404: (5, "No such model or version.", "Request for unknown model: 'nosuch' is not found"),
+    429: (8, "Too much is waiting for this model, or a limit was hit: the text names it.", "queue of model 'efficientnet_lite0' is full"),
+    499: (1, "The caller left.", "the caller left"),
+    500: (13, "The engine failed on an accepted request.", "model 'efficientnet_lite0' failed to run"),
+    501: (12, "This server does not offer it.", "/tensorgate.v1.InferenceService/Watch is not offered by this server"),
+    503: (14, "The model or the server is not ready. Trying again later helps.", "the server is shutting down and takes no new work"),
+    504: (4, "The time ran out before the answer was there.", "deadline expired in the queue of model 'efficientnet_lite0'"),
+}
+"""HTTP status: google.rpc.Code, meaning, message."""
+
+_TOO_LARGE = (8, "The body is larger than this server takes.", "body: wanted at most 67108864 bytes")
+
+
+def error_responses() -> dict[str, Any]:
+    """``components.responses``: ``V1Error400``, ``V2Error400``, …"""
+    table = {**_V1, 413: _TOO_LARGE}
+    responses: dict[str, Any] = {}
+    for status, (code, meaning, message) in table.items():
+        responses[f"V1Error{status}"] = _response(meaning, "V1Error", {"code": code, "message": message, "details": []})
+        responses[f"V2Error{status}"] = _response(meaning, "V2Error", {"error": message})
+    return responses
+
+
+def v1_errors(*statuses: int) -> dict[str, Any]:
+    """References for an operation whose errors are google.rpc.Status."""
+    return {str(status): {"$ref": f"#/components/responses/V1Error{status}"} for status in statuses}
+
+
+def v2_errors(*statuses: int) -> dict[str, Any]:
+    """References for an operation of ``/v2``."""
+    return {str(status): {"$ref": f"#/components/responses/V2Error{status}"} for status in statuses}
+
+
+INFER_ERRORS = (400, 404, 413, 429, 499, 500, 503, 504)
+"""What an inference may answer."""
+
+MODEL_ERRORS = (400, 404, 503, 504)
+"""What a question about a model may answer."""
+
+
+def _response(meaning: str, schema: str, example: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "description": meaning,
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}, "example": example}},
+    }

@@ -1,0 +1,1 @@
+"""The facade's routes, one module for each topic."""
