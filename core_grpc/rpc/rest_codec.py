@@ -8,20 +8,21 @@ the request's ``binary_data_output``), else flat JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import simdjson
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported, quoted
 from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape, raw_from_array
 from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.rest_binary import BinaryTail, json_length, raw_binary_input
 from core_grpc.rpc.rest_json import JsonDocument, elements, kind_of, members, parse_document, refuse_unknown, text
-from core_grpc.rpc.rest_numbers import array_from_json, json_from_array
+from core_grpc.rpc.rest_numbers import array_from_json, json_from_array, json_from_array_with_tokens
 from core_grpc.settings import LimitsSettings
-from core_grpc.types import InferRequest, InferResponse, ModelSpec, ParameterValue, RequestedOutput, Tensor
+from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ModelSpec, ParameterValue, RequestedOutput, Tensor
 
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
@@ -68,6 +69,21 @@ def encode_infer_response(response: InferResponse, request: InferRequest) -> Res
     Raises:
         InvalidArgument: an output asked for as JSON is BYTES that are not UTF-8.
     """
+    header, raw = _encoded(response, request, json_from_array)
+    if b"null" in header:
+        header, raw = _encoded(response, request, json_from_array_with_tokens)
+    if any(raw):
+        return RestBody(BINARY_TYPE, b"".join([header, *raw]), len(header))
+    return RestBody(JSON_TYPE, header)
+
+
+def json_body(answer: Mapping[str, Any]) -> RestBody:
+    """A small JSON answer."""
+    return RestBody(JSON_TYPE, orjson.dumps(answer))
+
+
+def _encoded(response: InferResponse, request: InferRequest, json_from: Callable[[str, Datatype, Array], Any]) -> tuple[bytes, list[bytes]]:
+    """The JSON, and the raw tensors behind it."""
     is_binary = {output.name: output.parameters.get("binary_data") for output in request.outputs}
     default = request.parameters.get("binary_data_output", False)
     outputs: list[dict[str, Any]] = []
@@ -79,20 +95,12 @@ def encode_infer_response(response: InferResponse, request: InferRequest) -> Res
             raw.append(raw_from_array(tensor.array))
             encoded["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
-            encoded["data"] = json_from_array(name, tensor.datatype, tensor.array.reshape(-1))
+            encoded["data"] = json_from(name, tensor.datatype, tensor.array.reshape(-1))
         outputs.append(encoded)
     answer = {"model_name": response.model_name, "model_version": response.model_version, "outputs": outputs}
     if response.id:
         answer["id"] = response.id
-    header = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-    if any(raw):
-        return RestBody(BINARY_TYPE, b"".join([header, *raw]), len(header))
-    return RestBody(JSON_TYPE, header)
-
-
-def json_body(answer: Mapping[str, Any]) -> RestBody:
-    """A small JSON answer."""
-    return RestBody(JSON_TYPE, orjson.dumps(answer))
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), raw
 
 
 def _decode_json(spec: ModelSpec, json_part: bytes, tail: BinaryTail, limits: LimitsSettings, deadline: float | None) -> InferRequest:
@@ -103,7 +111,7 @@ def _decode_json(spec: ModelSpec, json_part: bytes, tail: BinaryTail, limits: Li
         raise InvalidArgument("body has no inputs: wanted an array of tensors")
     inputs: dict[str, Tensor] = {}
     for position, item in enumerate(elements(root["inputs"], "inputs")):
-        name, tensor = _decode_input(f"inputs[{position}]", item, document, tail)
+        name, tensor = _decode_input(position, item, document, tail)
         if name in inputs:
             raise InvalidArgument(f"input {quoted(name)} is given twice")
         inputs[name] = tensor
@@ -120,28 +128,38 @@ def _decode_json(spec: ModelSpec, json_part: bytes, tail: BinaryTail, limits: Li
     return InferRequest(spec.name, spec.version, inputs, text(root.get("id", ""), "id"), outputs, parameters, deadline)
 
 
-def _decode_input(where: str, item: Any, document: JsonDocument, tail: BinaryTail) -> tuple[str, Tensor]:
-    fields = members(item, where)
-    name = text(_required(fields, "name", where), f"{where}.name")
-    where = f"input {quoted(name)}"
-    refuse_unknown(fields, _INPUT_FIELDS, where)
-    datatype = checked_datatype(name, text(_required(fields, "datatype", where), f"{where}: datatype"))
-    shape = _decode_shape(name, _required(fields, "shape", where), document.limits)
-    parameters = _decode_parameters(f"{where}: parameters", fields["parameters"]) if "parameters" in fields else {}
-    _refuse_shared_memory(where, parameters)
-    size_bytes = parameters.get("binary_data_size")
-    if size_bytes is None:
-        data = _required(fields, "data", where)
-        return name, Tensor(datatype, array_from_json(name, datatype, shape, data, document))
-    if "data" in fields:
-        raise InvalidTensor(f"{where} has both data and binary_data_size: wanted one of them")
-    if type(size_bytes) is not int or size_bytes < 0:
-        raise InvalidTensor(f"{where}: binary_data_size: wanted a non-negative integer, got {kind_of(size_bytes)}")
-    return name, Tensor(datatype, array_from_raw(name, datatype, shape, tail.take(name, size_bytes)))
+def _decode_input(position: int, item: Any, document: JsonDocument, tail: BinaryTail) -> tuple[str, Tensor]:
+    fields = members(item, "an element of inputs")
+    name = text(_required(fields, "name", f"inputs[{position}]"), "name of an input")
+    if not fields.keys() <= _INPUT_FIELDS:
+        refuse_unknown(fields, _INPUT_FIELDS, f"input {quoted(name)}")
+    for key in ("datatype", "shape"):
+        if key not in fields:
+            raise InvalidTensor(f"input {quoted(name)} has no {key}")
+    datatype = checked_datatype(name, text(fields["datatype"], "datatype of an input"))
+    shape = _decode_shape(name, fields["shape"], document.limits)
+    parameters = _decode_parameters(f"input {quoted(name)}: parameters", fields["parameters"]) if "parameters" in fields else {}
+    _refuse_shared_memory("input", name, parameters)
+    if "binary_data_size" in parameters:
+        if "data" in fields:
+            raise InvalidTensor(f"input {quoted(name)} has both data and binary_data_size: wanted one of them")
+        raw = tail.take(name, _size_bytes(name, parameters["binary_data_size"]))
+        return name, Tensor(datatype, array_from_raw(name, datatype, shape, raw))
+    if "data" not in fields:
+        raise InvalidTensor(f"input {quoted(name)} has no data: wanted data, or the parameter binary_data_size")
+    return name, Tensor(datatype, array_from_json(name, datatype, shape, fields["data"], document))
+
+
+def _size_bytes(name: str, value: ParameterValue) -> int:
+    if type(value) is not int or value < 0:
+        raise InvalidTensor(f"input {quoted(name)}: binary_data_size: wanted a non-negative integer, got {kind_of(value)}")
+    return value
 
 
 def _decode_shape(name: str, value: Any, limits: LimitsSettings) -> tuple[int, ...]:
-    dimensions = elements(value, f"input {quoted(name)}: shape")
+    if not isinstance(value, list | simdjson.Array):
+        raise InvalidTensor(f"input {quoted(name)}: shape: wanted an array of integers, got {kind_of(value)}")
+    dimensions = list(value)
     for dimension in dimensions:
         if type(dimension) is not int or dimension >= 1 << 63:
             raise InvalidTensor(f"input {quoted(name)}: shape: wanted non-negative integers, got {kind_of(dimension)}")
@@ -156,7 +174,7 @@ def _decode_output(where: str, item: Any) -> RequestedOutput:
     if "parameters" not in fields:
         return RequestedOutput(name)
     parameters = _decode_parameters(f"{where}: parameters", fields["parameters"])
-    _refuse_shared_memory(where, parameters)
+    _refuse_shared_memory("output", name, parameters)
     if parameters.get("classification"):
         raise Unsupported(f"{where}: the classification extension is not offered")
     if not isinstance(parameters.get("binary_data", False), bool):
@@ -174,9 +192,9 @@ def _decode_parameters(where: str, value: Any) -> dict[str, ParameterValue]:
     return parameters
 
 
-def _refuse_shared_memory(where: str, parameters: Mapping[str, ParameterValue]) -> None:
+def _refuse_shared_memory(kind: str, name: str, parameters: Mapping[str, ParameterValue]) -> None:
     if "shared_memory_region" in parameters:
-        raise Unsupported(f"{where}: the shared memory extensions are not offered")
+        raise Unsupported(f"{kind} {quoted(name)}: the shared memory extensions are not offered")
 
 
 def _required(fields: Mapping[str, Any], key: str, where: str) -> Any:

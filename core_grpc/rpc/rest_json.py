@@ -27,6 +27,9 @@ from core_grpc.settings import LimitsSettings
 SMALL_BYTES = 8192
 """Bodies up to this size are parsed into Python values: below it proxies and their set-up cost more than they save."""
 
+_MOST_PROXIES = 64
+"""Members of one object that are looked up one by one; more are no request of ours, or a model's own parameters."""
+
 _MAX_INTEGER_DIGITS = 400
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -39,13 +42,23 @@ class JsonDocument:
         self._body = body
         self.root = members(root, "body")
         self.limits = limits
+        self._checked_to = 0
+
+    def is_nested_next(self, brackets: bytes) -> bool:
+        """Whether the next array that opens like ``brackets`` goes on like it: the proof that nested numbers are not ragged.
+
+        Arrays must be asked for in the document's order. A wrong no is possible (brackets in strings), a wrong yes is not for an array
+        whose numbers were counted.
+        """
+        start = self._brackets.find(brackets[: len(brackets) - len(brackets.lstrip(b"[")) + 1], self._checked_to)
+        if start < 0 or not self._brackets.startswith(brackets, start):
+            return False
+        self._checked_to = start + len(brackets)
+        return True
 
     @cached_property
-    def brackets(self) -> bytes:
-        """The body's square brackets and commas, in order: what remains of nested numbers when the numbers are left out.
-
-        Made of the whole body, strings included, so it can prove a nesting but not disprove one.
-        """
+    def _brackets(self) -> bytes:
+        """The body's square brackets and commas, in order: what remains of nested numbers when the numbers are left out."""
         body = np.frombuffer(self._body, np.uint8)
         is_bracket = body == ord("[")
         is_bracket |= body == ord("]")
@@ -79,7 +92,10 @@ def members(value: Any, where: str) -> dict[str, Any]:
         return value
     if not isinstance(value, simdjson.Object):
         raise InvalidArgument(f"{where}: wanted an object, got {kind_of(value)}")
-    return _without_repeats(list(value.items()))
+    names = list(value)
+    _refuse_repeats(names)
+    # A look-up walks the object, and only a look-up gives proxies (``items`` makes lists of all numbers).
+    return {name: value[name] for name in names} if len(names) <= _MOST_PROXIES else value.as_dict()
 
 
 def elements(value: Any, where: str) -> list[Any]:
@@ -141,7 +157,7 @@ def _parsed_small(body: bytes, limits: LimitsSettings) -> Any:
         return _parsed_slowly(body, limits)
     # orjson keeps the last of repeated members. Each member has one colon, so as many colons as members is proof that none was lost;
     # more may also be colons in strings, which the slow parser tells apart.
-    if body.count(b":") != _count_members(root):
+    if type(root) is dict and body.count(b":") != _count_members(root):
         return _parsed_slowly(body, limits)
     return root
 
@@ -174,18 +190,26 @@ def _parsed_slowly(body: bytes, limits: LimitsSettings) -> Any:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for position, name in enumerate(names) if name in names[:position])
-        raise InvalidArgument(f"body: field {quoted(repeated)} is given twice in one object")
+        _refuse_repeats([name for name, _ in pairs])
     return unique
 
 
+def _refuse_repeats(names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidArgument(f"body: field {quoted(name)} is given twice in one object")
+        seen.add(name)
+
+
 def _count_members(value: Any) -> int:
-    if type(value) is dict:
-        return len(value) + sum(_count_members(item) for item in value.values() if type(item) in (dict, list))
-    if type(value) is list and value and type(value[0]) in (dict, list):
-        return sum(_count_members(item) for item in value if type(item) in (dict, list))
-    return 0
+    """Members of all objects; arrays that do not begin with a container are taken for numbers and passed over."""
+    count = len(value) if type(value) is dict else 0
+    for child in value.values() if type(value) is dict else value:
+        kind = type(child)
+        if kind is dict or (kind is list and child and type(child[0]) in (dict, list)):
+            count += _count_members(child)
+    return count
 
 
 def _finite(literal: str) -> float:

@@ -12,9 +12,11 @@ BYTES as strings, which must be UTF-8.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import orjson
 import simdjson
@@ -33,9 +35,41 @@ _LENGTH_CAP = 0xFFFFFF
 _ENVELOPE_LEVELS = 3
 """Levels of a body around an input's data: the object, the array of inputs, the input."""
 
-_LARGEST = int(np.finfo(np.float64).max)
+_FEW = 1024
+"""Elements up to which struct packs a list faster than numpy converts it."""
 
-_WANTED = {Datatype.BOOL: "true or false", Datatype.BYTES: "a string"}
+_PACKED = {
+    Datatype.BOOL: "?",
+    Datatype.INT8: "b",
+    Datatype.INT16: "h",
+    Datatype.INT32: "i",
+    Datatype.INT64: "q",
+    Datatype.UINT8: "B",
+    Datatype.UINT16: "H",
+    Datatype.UINT32: "I",
+    Datatype.UINT64: "Q",
+    Datatype.FP16: "e",
+    Datatype.FP32: "f",
+    Datatype.FP64: "d",
+}
+"""struct's letters; it refuses what does not fit."""
+
+_WANTED = {Datatype.BOOL: "true or false", Datatype.BYTES: "a string"} | dict.fromkeys(FLOATS, "a number")
+
+
+def _range_of(datatype: Datatype) -> tuple[Any, Any]:
+    if datatype in FLOATS:
+        largest = int(ml_dtypes.finfo(datatype.dtype).max)  # type: ignore[no-untyped-call]
+        return -largest, largest
+    limits = np.iinfo(datatype.dtype)
+    return int(limits.min), int(limits.max)
+
+
+_RANGES: Mapping[Datatype, tuple[Any, Any]] = {
+    datatype: _range_of(datatype) for datatype in Datatype if datatype not in (Datatype.BOOL, Datatype.BYTES)
+}
+"""The smallest and largest finite value."""
+
 _NUMBER_TYPES = frozenset({int, float})
 _ELEMENT_TYPES: dict[Datatype, frozenset[type]] = {
     datatype: _NUMBER_TYPES if datatype in FLOATS else frozenset({int})
@@ -78,6 +112,8 @@ def nested_array_from_json(name: str, datatype: Datatype, value: Any, document: 
 def json_from_array(name: str, datatype: Datatype, array: Array) -> Any:
     """The array, nested as its shape is, as something ``orjson.dumps`` with OPT_SERIALIZE_NUMPY writes.
 
+    orjson writes non-finite numbers as null: where there is one in the text, ``json_from_array_with_tokens`` has to be used instead.
+
     Args:
         name: the output's name, for the error text.
 
@@ -86,22 +122,22 @@ def json_from_array(name: str, datatype: Datatype, array: Array) -> Any:
     """
     if datatype is Datatype.BYTES:
         return _texts(name, array)
-    plain_array = np.ascontiguousarray(array, np.float32) if datatype in HALVES else np.ascontiguousarray(array)
-    if plain_array.ndim != array.ndim:  # ascontiguousarray gives every array a dimension.
-        plain_array = plain_array.reshape(array.shape)
-    if datatype in FLOATS and not np.isfinite(plain_array).all():
-        return orjson.Fragment(_dumped_with_tokens(plain_array))
-    return plain_array if plain_array.ndim else plain_array[()]
+    if datatype in HALVES:
+        array = array.astype(np.float32)
+    if not array.ndim:
+        return array[()]
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def _dumped_with_tokens(array: Array) -> bytes:
-    """orjson writes what is not finite as null; here each null becomes its token."""
-    parts = orjson.dumps(array if array.ndim else array.reshape(1), option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
+def json_from_array_with_tokens(name: str, datatype: Datatype, array: Array) -> Any:
+    """As ``json_from_array``, with non-finite numbers as ``NaN``, ``Infinity`` and ``-Infinity``."""
+    value = json_from_array(name, datatype, array)
+    if datatype not in FLOATS:
+        return value
+    parts = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
     odd = array[~np.isfinite(array)].tolist()
     tokens = [b"NaN" if math.isnan(number) else b"Infinity" if number > 0 else b"-Infinity" for number in odd]
-    pieces = [piece for pair in zip(parts, [*tokens, b""], strict=True) for piece in pair]
-    dumped = b"".join(pieces)
-    return dumped if array.ndim else dumped[1:-1]
+    return orjson.Fragment(b"".join(piece for pair in zip(parts, [*tokens, b""], strict=True) for piece in pair))
 
 
 def _texts(name: str, array: Array) -> Any:
@@ -111,6 +147,8 @@ def _texts(name: str, array: Array) -> Any:
         raise InvalidArgument(
             f"output {quoted(name)} has BYTES that are not UTF-8 text, which JSON cannot carry: ask for it as binary data"
         ) from error
+    if array.ndim == 1:
+        return flat
     nested = np.empty(len(flat), dtype=object)
     nested[:] = flat
     return nested.reshape(array.shape).tolist()
@@ -146,8 +184,11 @@ def _array_from_proxy(datatype: Datatype, nesting: tuple[int, ...], value: simdj
         flat = np.frombuffer(value.as_buffer(of_type=of_type), wide)  # type: ignore[arg-type]  # a Literal
     except (TypeError, ValueError):
         return None
-    # as_buffer flattens whatever it meets. One dimension: as many numbers as elements. More: the brackets must be those of the nesting.
-    if flat.size != math.prod(nesting) or (len(nesting) > 1 and _brackets(nesting) not in document.brackets):
+    # as_buffer flattens whatever it meets. One dimension: as many numbers as elements. More: the brackets must be those of the nesting
+    # too; the count comes first, because it bounds how long they are.
+    if flat.size != math.prod(nesting):
+        return None
+    if len(nesting) > 1 and not (flat.size and document.is_nested_next(_brackets(nesting))):
         return None
     return flat
 
@@ -168,6 +209,11 @@ def _array_from_list(name: str, datatype: Datatype, nesting: tuple[int, ...], va
         raise _misfit(name, datatype, nesting, position, kind_of(flat[position]))
     if datatype is Datatype.BYTES:
         return bytes_array([element.encode() for element in flat], nesting)
+    if datatype in _PACKED and len(flat) <= _FEW:
+        try:
+            return np.frombuffer(struct.pack(f"<{len(flat)}{_PACKED[datatype]}", *flat), datatype.dtype).reshape(nesting)
+        except (struct.error, OverflowError):
+            pass  # The slow way below says which element does not fit.
     try:
         wide = np.array(flat, np.float64 if datatype in FLOATS else datatype.dtype)
     except OverflowError:
@@ -195,37 +241,30 @@ def _flattened(name: str, nesting: tuple[int, ...], value: Any) -> list[Any]:
 def _narrowed(name: str, datatype: Datatype, nesting: tuple[int, ...], wide: Array) -> Array:
     """The numbers in the datatype's own width; one that does not fit is refused, never wrapped and never made infinite."""
     dtype = datatype.dtype
-    if wide.dtype == dtype:
-        return wide
-    if datatype not in FLOATS:
-        limits = np.iinfo(dtype)
-        if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
-            raise _out_of_range(name, datatype, nesting, wide.tolist())
+    if wide.dtype == dtype or not wide.size:
+        return wide.astype(dtype, copy=False)
+    low, high = _RANGES[datatype]
+    if np.minimum.reduce(wide) >= low and np.maximum.reduce(wide) <= high:
         return wide.astype(dtype)
+    if datatype not in FLOATS:
+        raise _out_of_range(name, datatype, nesting, wide.tolist())
     with np.errstate(over="ignore"):
         narrow = wide.astype(dtype)
-    if not np.isfinite(narrow).all():
-        overflowed = np.isinf(narrow) & np.isfinite(wide)
-        if overflowed.any():
-            position = int(overflowed.argmax())
-            raise _misfit(name, datatype, nesting, position, f"{float(wide[position])!r}, which is out of range")
+    overflowed = np.isinf(narrow) & np.isfinite(wide)
+    if overflowed.any():
+        position = int(overflowed.argmax())
+        raise _misfit(name, datatype, nesting, position, f"{float(wide[position])!r}, which is out of range")
     return narrow
 
 
 def _out_of_range(name: str, datatype: Datatype, nesting: tuple[int, ...], flat: Sequence[Any]) -> InvalidTensor:
-    if datatype in FLOATS:
-        position = next(index for index, number in enumerate(flat) if abs(number) > _LARGEST)
-        return _misfit(name, datatype, nesting, position, "a number beyond FP64")
-    limits = np.iinfo(datatype.dtype)
-    position = next(index for index, number in enumerate(flat) if not limits.min <= number <= limits.max)
+    low, high = _RANGES[Datatype.FP64 if datatype in FLOATS else datatype]
+    position = next(index for index, number in enumerate(flat) if not low <= number <= high)
     return _misfit(name, datatype, nesting, position, kind_of(flat[position]))
 
 
 def _misfit(name: str, datatype: Datatype, nesting: tuple[int, ...], position: int, got: str) -> InvalidTensor:
-    wanted = _WANTED.get(datatype, "a number")
-    if datatype in _ELEMENT_TYPES and datatype not in FLOATS and datatype not in _WANTED:
-        limits = np.iinfo(datatype.dtype)
-        wanted = f"an integer from {limits.min} to {limits.max}"
+    wanted = _WANTED.get(datatype) or "an integer from {} to {}".format(*_RANGES[datatype])
     return InvalidTensor(f"input {quoted(name)} at {_at(nesting, position)}: {datatype} takes {wanted}, got {got}")
 
 
