@@ -200,7 +200,7 @@ class _MessageReader:
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while await self._filled(PREFIX_BYTES):
-            length = message_length(self._buffer, self._limit_bytes)
+            length = message_length(bytes(self._buffer[:PREFIX_BYTES]), self._limit_bytes)
             if not await self._filled(PREFIX_BYTES + length):
                 raise InvalidArgument(f"the request stream ended inside a message of {length} bytes")
             message = _parsed(self._method, bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length]))

@@ -96,7 +96,10 @@ def render_template(name: str, values: Mapping[str, Any]) -> str:
     import jinja2  # noqa: PLC0415  # Only where something is rendered.
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True  # noqa: S701  # YAML
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        keep_trailing_newline=True,  # noqa: S701  # YAML
     )
     environment.filters["json"] = json.dumps
     return environment.get_template(name).render(values)

@@ -121,10 +121,10 @@ def _rpc_handler(method: RpcMethod, max_request_s: float) -> grpc.RpcMethodHandl
     respond = _stream_behaviour(method) if method.streams_responses else _unary_behaviour(method, max_request_s)
     kind = f"{'stream' if method.streams_requests else 'unary'}_{'stream' if method.streams_responses else 'unary'}"
     make = getattr(grpc, f"{kind}_rpc_method_handler")
-    return cast(
-        grpc.RpcMethodHandler[Any, Any],
-        make(respond, request_deserializer=method.request_type.FromString, response_serializer=method.response_type.SerializeToString),
+    handler: grpc.RpcMethodHandler[Any, Any] = make(
+        respond, request_deserializer=method.request_type.FromString, response_serializer=method.response_type.SerializeToString
     )
+    return handler
 
 
 def _unary_behaviour(method: RpcMethod, max_request_s: float) -> Any:

@@ -1,0 +1,129 @@
+"""The node: every part built and joined here, and nowhere else. Reads from top to bottom.
+
+``start`` makes it answer (health says NOT_SERVING until the models are loaded); ``drain`` stops it in the direction of flow: not ready,
+wait for the edge to notice, refuse new work, finish accepted work, free the models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2
+
+from core_grpc.data_plane import DataPlane
+from core_grpc.lifecycle import SERVER_STEPS, Lifecycle, ModelState, ServerState
+from core_grpc.models.registry import Registry
+from core_grpc.process_control import notify
+from core_grpc.rpc.health import HealthServicer
+from core_grpc.rpc.inference_servicer import InferenceServicer
+from core_grpc.rpc.interceptors import guarded
+from core_grpc.rpc.methods import RpcMethod, method_table, methods_from_servicer
+from core_grpc.rpc.reflection import ReflectionServicer, reflection_services
+from core_grpc.rpc.rest_servicer import RestServicer
+from core_grpc.rpc.short_servicers import ModelServicer, TrtServicer
+from core_grpc.rpc.tensorgate_servicer import TensorgateServicer
+from core_grpc.settings import NodeSettings, SettingsError
+from protos.inference import grpc_service_pb2, model_service_pb2
+from protos.tensorgate.rest.v1 import rest_pb2
+from protos.tensorgate.v1 import inference_pb2
+from protos.trt import inference_service_pb2 as trt_pb2
+
+log = logging.getLogger(__name__)
+
+DEMO_REPOSITORY = Path(__file__).resolve().parent.parent / "tensorgate" / "demo_models"
+"""Served when no repository is set; shipped beside this package."""
+
+_POLL_S = 0.01
+"""How often a drain looks whether the last answers have left."""
+
+
+class Node:
+    """A node's parts and its life. Belongs to the event loop that makes it."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Raises SettingsError where the repository is not a directory."""
+        sys.setswitchinterval(settings.threads.gil_switch_interval_s)
+        self.settings = settings
+        self.lifecycle: Lifecycle[ServerState] = Lifecycle(SERVER_STEPS, ServerState.STARTING)
+        self._pool = ThreadPoolExecutor(settings.threads.processing, thread_name_prefix="processing")
+        self._registry = Registry(_repository(settings), settings.models)
+        self.data_plane = DataPlane(self._registry, self.lifecycle, settings, self._pool)
+        self.methods: Mapping[str, RpcMethod] = self._method_table()
+        self._loading: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to load the models; health follows by itself."""
+        self._loading = asyncio.create_task(self._load(), name="load models")
+
+    async def drain(self, active_calls: Callable[[], int]) -> None:
+        """Stops in the direction of flow.
+
+        Args:
+            active_calls: how many calls the transport has begun and not ended.
+        """
+        drain = self.settings.drain
+        serving = self.lifecycle.state is ServerState.SERVING
+        self.lifecycle.to(ServerState.DRAINING)
+        notify("STOPPING=1", "STATUS=draining")
+        if self._loading:
+            self._loading.cancel()
+        if serving:
+            await asyncio.sleep(drain.notice_s)
+        self.data_plane.stop_accepting()
+        ends = time.monotonic() + drain.grace_s
+        await self._registry.drain(drain.grace_s)
+        self.lifecycle.to(ServerState.STOPPED)
+        # Health watchers end now; what is still active are answers on their way out.
+        while active_calls() and time.monotonic() < ends:
+            await asyncio.sleep(_POLL_S)
+        await self._registry.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        notify("X_DRAINED=1", "STATUS=drained")
+
+    async def _load(self) -> None:
+        notify("STATUS=loading models")
+        await self._registry.load_all()
+        if self.lifecycle.state is ServerState.STARTING:
+            self.lifecycle.to(ServerState.SERVING)
+        entries = self._registry.entries()
+        ready = sum(entry.state is ModelState.READY for entry in entries)
+        status = f"{ready} of {len(entries)} models ready"
+        log.info("serving: %s", status)
+        notify("READY=1", f"STATUS={status}")
+
+    def _method_table(self) -> Mapping[str, RpcMethod]:
+        limits = self.settings.limits
+        plane = self.data_plane
+        servicers: list[tuple[ServiceDescriptor, object]] = [
+            (_service(grpc_service_pb2, "GRPCInferenceService"), InferenceServicer(plane, limits)),
+            (_service(model_service_pb2, "ModelService"), ModelServicer(plane, limits)),
+            (_service(trt_pb2, "InferenceService"), TrtServicer(plane, limits)),
+            (_service(inference_pb2, "InferenceService"), TensorgateServicer(plane, limits)),
+            (_service(rest_pb2, "Rest"), RestServicer(plane, self.settings, self._pool)),
+        ]
+        health = _service(health_pb2, "Health")
+        reflections = reflection_services() if self.settings.server.reflection else ()
+        names = [service.full_name for service in (*(service for service, _ in servicers), health, *reflections)]
+        servicers.append((health, HealthServicer(plane, self.lifecycle, names)))
+        servicers.extend((service, ReflectionServicer(names)) for service in reflections)
+        return method_table(*([guarded(method) for method in methods_from_servicer(*pair)] for pair in servicers))
+
+
+def _repository(settings: NodeSettings) -> Path:
+    """The model repository; looked at before anything is started, so that a wrong path is one line and not a server without models."""
+    repository = Path(settings.models.repository or DEMO_REPOSITORY)
+    if not repository.is_dir():
+        raise SettingsError(f"TENSORGATE_MODELS_REPOSITORY: wanted a directory of models, got {repository}")
+    return repository
+
+
+def _service(module: object, name: str) -> ServiceDescriptor:
+    descriptor: ServiceDescriptor = module.DESCRIPTOR.services_by_name[name]  # type: ignore[attr-defined]
+    return descriptor
