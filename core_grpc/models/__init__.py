@@ -1,0 +1,1 @@
+"""Models: what is in the repository, and the versions that answer."""

@@ -1,0 +1,1 @@
+"""Batches: which requests run together, and the loop that keeps the instances fed."""

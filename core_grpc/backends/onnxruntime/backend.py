@@ -1,0 +1,169 @@
+"""The ONNX Runtime backend, on the CPU.
+
+One session for each loaded model: ``InferenceSession.run`` may be called from several threads, so instances share the weights. Inputs
+and outputs are read from the model. An initializer that is also a graph input is an input with a default; it is offered, as an optional
+input, when model.toml names it (``[input.NAME]``): old exporters list every weight there. Options of ``[onnxruntime]``:
+
+* ``intra_op_threads = 0``: threads for one operator; 0 is one for each core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from core_grpc.backends.base import ModelSource
+from core_grpc.backends.onnxruntime.engine_errors import engine_text, failure_from_run
+from core_grpc.backends.onnxruntime.external_data import check_external_data
+from core_grpc.backends.onnxruntime.values import array_from_ort_value, bytes_from_strings, ort_value_from_array, strings_from_bytes
+from core_grpc.errors import ModelLoadFailed
+from core_grpc.types import Array, Datatype, TensorSpec
+
+_MODEL_FILE = "model.onnx"
+
+_DATATYPES: Mapping[str, Datatype] = {
+    "tensor(bool)": Datatype.BOOL,
+    "tensor(int8)": Datatype.INT8,
+    "tensor(int16)": Datatype.INT16,
+    "tensor(int32)": Datatype.INT32,
+    "tensor(int64)": Datatype.INT64,
+    "tensor(uint8)": Datatype.UINT8,
+    "tensor(uint16)": Datatype.UINT16,
+    "tensor(uint32)": Datatype.UINT32,
+    "tensor(uint64)": Datatype.UINT64,
+    "tensor(float16)": Datatype.FP16,
+    "tensor(bfloat16)": Datatype.BF16,
+    "tensor(float)": Datatype.FP32,
+    "tensor(double)": Datatype.FP64,
+    "tensor(string)": Datatype.BYTES,
+}
+
+_LOG_FATAL = 4
+"""ONNX Runtime logs an error line for every request it refuses, with paths of its build. We raise what it raises; that is enough."""
+
+
+class _Instance:
+    """Runs the shared session; holds nothing of its own."""
+
+    def __init__(self, session: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
+        self._session = session
+        self._names = [spec.name for spec in outputs]
+        self._input_datatypes = {spec.name: spec.datatype for spec in inputs}
+        self._text_inputs = tuple(spec.name for spec in inputs if spec.datatype is Datatype.BYTES)
+        self._text_outputs = tuple(spec.name for spec in outputs if spec.datatype is Datatype.BYTES)
+        self._output_datatypes = [spec.datatype for spec in outputs]
+        self._needs_ort_values = any(spec.datatype is Datatype.BF16 for spec in (*inputs, *outputs))
+
+    def execute(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        feed = dict(inputs)
+        for name in self._text_inputs:
+            if name in feed:
+                feed[name] = strings_from_bytes(feed[name], name)
+        try:
+            arrays = self._run_ort_values(feed) if self._needs_ort_values else self._session.run(self._names, feed)
+        except Exception as error:  # noqa: BLE001 (its exceptions have no common base of their own)
+            raise failure_from_run(error) from None
+        outputs: dict[str, Array] = dict(zip(self._names, arrays, strict=True))
+        for name in self._text_outputs:
+            outputs[name] = bytes_from_strings(outputs[name])
+        return outputs
+
+    def close(self) -> None:
+        self._session = None
+
+    def _run_ort_values(self, feed: Mapping[str, Array]) -> list[Array]:
+        values = {name: ort_value_from_array(array, self._input_datatypes[name]) for name, array in feed.items()}
+        results = self._session.run_with_ort_values(self._names, values)
+        return [array_from_ort_value(value, datatype) for value, datatype in zip(results, self._output_datatypes, strict=True)]
+
+
+@dataclass(slots=True)
+class _Model:
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    session: Any
+
+    def create_instance(self) -> _Instance:
+        return _Instance(self.session, self.inputs, self.outputs)
+
+    def close(self) -> None:
+        self.session = None
+
+
+class OnnxRuntimeBackend:
+    """See the module's text."""
+
+    platform = "onnxruntime_onnx"
+
+    def load(self, source: ModelSource) -> _Model:
+        """Reads ``model.onnx`` of the version's directory.
+
+        Raises:
+            ModelLoadFailed: missing, broken, an option or datatype we do not know, or data outside the model's directory.
+        """
+        options = _session_options(source.options)
+        model_file = source.directory / _MODEL_FILE
+        _check_file(model_file)
+        check_external_data(model_file)
+        try:
+            session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # noqa: BLE001 (its exceptions have no common base of their own)
+            raise ModelLoadFailed(
+                f"{_MODEL_FILE} is not a model that ONNX Runtime {onnxruntime.__version__} can run: {engine_text(error)}"
+            ) from None
+        defaults = {node.name: node for node in session.get_overridable_initializers()}
+        optional = [defaults[spec.name] for spec in source.declared_inputs if spec.name in defaults]
+        return _Model(
+            inputs=(
+                *(_spec(node, "input") for node in session.get_inputs()),
+                *(_spec(node, "input", is_optional=True) for node in optional),
+            ),
+            outputs=tuple(_spec(node, "output") for node in session.get_outputs()),
+            session=session,
+        )
+
+
+def _session_options(table: Mapping[str, Any]) -> Any:
+    for key in table:
+        if key != "intra_op_threads":
+            raise ModelLoadFailed(f"model.toml: [onnxruntime] {key}: no such option; it has intra_op_threads")
+    threads = table.get("intra_op_threads", 0)
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
+        raise ModelLoadFailed(f"model.toml: [onnxruntime] intra_op_threads: wanted 0 to 1024, got {threads!r}")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = _LOG_FATAL
+    # Threads that spin for their next operator take the core that the event loop needs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        raise ModelLoadFailed(f"{_MODEL_FILE} is missing in the version directory")
+    if not path.is_file():
+        raise ModelLoadFailed(f"{_MODEL_FILE}: wanted a file, got a directory or something else")
+    try:
+        with path.open("rb") as file:
+            start = file.read(64)
+    except OSError as error:
+        raise ModelLoadFailed(f"{_MODEL_FILE} cannot be read: {error.strerror}") from None
+    if not start:
+        raise ModelLoadFailed(f"{_MODEL_FILE} is empty (0 bytes)")
+    if start.startswith(b"version https://git-lfs"):
+        raise ModelLoadFailed(f"{_MODEL_FILE} is a Git LFS pointer, not the model: run `git lfs pull` in the repository it came from")
+
+
+def _spec(node: Any, role: str, *, is_optional: bool = False) -> TensorSpec:
+    datatype = _DATATYPES.get(node.type)
+    if datatype is None:
+        raise ModelLoadFailed(f"{role} '{node.name}' has the type {node.type}, which the protocol cannot carry")
+    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
+    names = tuple(size if isinstance(size, str) else "" for size in node.shape)
+    return TensorSpec(node.name, datatype, shape, names if any(names) else (), optional=is_optional)

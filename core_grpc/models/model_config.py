@@ -1,0 +1,158 @@
+"""``model.toml``: what a model's owner says about it. Everything is optional; what is unknown or wrong is refused by name.
+
+docs/model_config.md explains the keys to users.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core_grpc.backends import BACKENDS
+from core_grpc.errors import ModelLoadFailed
+from core_grpc.models.config_table import ConfigTable, shown
+from core_grpc.types import DATATYPES, Datatype
+
+CONFIG_FILE = "model.toml"
+_MAX_DELAY_MS = 60_000
+_MAX_ROWS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class InputConfig:
+    """``[input.NAME]``."""
+
+    datatype: Datatype | None = None
+    """For backends that cannot read it from the model."""
+    shape: tuple[int, ...] | None = None
+    """With the batch dimension; -1 is variable. As ``datatype``."""
+    description: str = ""
+    image: Mapping[str, Any] | None = None
+    """``[input.NAME.image]``: the table that declares image preprocessing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConfig:
+    """``[output.NAME]``."""
+
+    description: str = ""
+    labels: str = ""
+    """Name of a file in the model's directory; empty for none."""
+    source: str = ""
+    """``from``: the output that this one is derived from; empty for an output of the model."""
+    apply: str = ""
+    """The function that derives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The whole file; ``None`` where the file says nothing and the default is found elsewhere."""
+
+    description: str = ""
+    license: str = ""
+    """SPDX, of the weights."""
+    backend: str = ""
+    """A name in ``BACKENDS``; empty for the one that the model's file belongs to."""
+    max_batch_size: int | None = None
+    """Rows; 0 for a model without a batch dimension."""
+    versions: tuple[str, ...] | None = ()
+    """Which versions are served: these; the newest when empty; every one when None."""
+    max_queue_delay_s: float = 0.0
+    max_queue_rows: int | None = None
+    instance_count: int = 1
+    warmup_count: int = 1
+    """Zero-filled runs for each instance and batch size before the model is ready."""
+    backend_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The tables that are named after backends."""
+    inputs: Mapping[str, InputConfig] = field(default_factory=dict)
+    outputs: Mapping[str, OutputConfig] = field(default_factory=dict)
+
+
+def model_config_from_file(path: Path) -> ModelConfig:
+    """Reads model.toml; a file that does not exist is an empty one.
+
+    Raises:
+        ModelLoadFailed: it cannot be read, is not TOML, or says something unknown or wrong.
+    """
+    try:
+        return model_config_from_text(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ModelConfig()
+    except OSError as error:
+        raise ModelLoadFailed(f"{CONFIG_FILE} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ModelLoadFailed(f"{CONFIG_FILE} is not UTF-8 text (at byte {error.start})") from None
+
+
+def model_config_from_text(text: str) -> ModelConfig:
+    """Reads the content of a model.toml.
+
+    Raises:
+        ModelLoadFailed: it is not TOML, or says something unknown or wrong.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ModelLoadFailed(f"{CONFIG_FILE} is not TOML: {error}") from None
+    top = ConfigTable(CONFIG_FILE, document)
+    batching, instances, warmup = top.table("batching"), top.table("instances"), top.table("warmup")
+    config = ModelConfig(
+        description=top.text("description"),
+        license=top.text("license"),
+        backend=top.choice("backend", {name: name for name in BACKENDS}) if "backend" in top else "",
+        max_batch_size=top.integer("max_batch_size", 0, 0, 65536) if "max_batch_size" in top else None,
+        versions=_versions(top),
+        max_queue_delay_s=batching.number("max_queue_delay_ms", 0, 0, _MAX_DELAY_MS) / 1000,
+        max_queue_rows=batching.integer("max_queue_rows", 1, 1, _MAX_ROWS) if "max_queue_rows" in batching else None,
+        instance_count=instances.integer("count", 1, 1, 1024),
+        warmup_count=warmup.integer("count", 1, 0, 1000),
+        backend_options={name: top.table(name).take_all() for name in BACKENDS if name in top},
+        inputs={name: _input(table) for name, table in top.table("input").tables()},
+        outputs={name: _output(table) for name, table in top.table("output").tables()},
+    )
+    for table in (batching, instances, warmup):
+        table.finish()
+    top.finish(known=[name for name in BACKENDS if name not in top])
+    return config
+
+
+def _versions(top: ConfigTable) -> tuple[str, ...] | None:
+    value = top.take("versions", "latest")
+    if value == "latest":
+        return ()
+    if value == "all":
+        return None
+    if isinstance(value, list) and value and all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value):
+        return tuple(str(item) for item in value)
+    raise top.failure("versions", 'a list of version numbers, "latest" or "all"')
+
+
+def _input(table: ConfigTable) -> InputConfig:
+    config = InputConfig(
+        datatype=table.choice("datatype", DATATYPES) if "datatype" in table else None,
+        shape=_shape(table),
+        description=table.text("description"),
+        image=table.table("image").take_all() if "image" in table else None,
+    )
+    table.finish(known=() if "image" in table else ("image",))
+    return config
+
+
+def _shape(table: ConfigTable) -> tuple[int, ...] | None:
+    value = table.take("shape")
+    if value is None:
+        return None
+    if isinstance(value, list) and all(isinstance(size, int) and not isinstance(size, bool) and size >= -1 for size in value):
+        return tuple(value)
+    raise table.failure("shape", "a list of sizes, -1 for a variable one")
+
+
+def _output(table: ConfigTable) -> OutputConfig:
+    config = OutputConfig(table.text("description"), table.text("labels"), table.text("from"), table.text("apply"))
+    table.finish()
+    if bool(config.source) != bool(config.apply):
+        raise ModelLoadFailed(f"{table.where}: a derived output has both from and apply, got {shown(config.source or config.apply)} alone")
+    return config

@@ -1,0 +1,145 @@
+"""What a model takes and gives: what its backend read from the model, joined with what model.toml says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core_grpc.backends.base import LoadedModel
+from core_grpc.errors import ModelLoadFailed, quoted
+from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
+from core_grpc.models.repository import RepositoryEntry, file_in_model
+from core_grpc.types import ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from core_grpc.processing.images import ImagePreprocessing
+    from core_grpc.processing.outputs import DerivedOutput
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredModel:
+    """A model's spec and what model.toml adds around the engine."""
+
+    spec: ModelSpec
+    preprocessing: Mapping[str, ImagePreprocessing]
+    """By input name."""
+    derived: tuple[DerivedOutput, ...]
+
+
+def declared_inputs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """The inputs whose datatype and shape model.toml gives.
+
+    Raises:
+        ModelLoadFailed: an input has only one of the two.
+    """
+    specs: list[TensorSpec] = []
+    for name, item in config.inputs.items():
+        if (item.datatype is None) != (item.shape is None):
+            raise ModelLoadFailed(f"model.toml: [input.{name}]: datatype and shape go together, got one of them")
+        if item.datatype is not None and item.shape is not None:
+            specs.append(TensorSpec(name, item.datatype, item.shape, description=item.description))
+    return tuple(specs)
+
+
+def declare_model(entry: RepositoryEntry, platform: str, loaded: LoadedModel, default_max_batch_size: int) -> DeclaredModel:
+    """Joins the two.
+
+    Raises:
+        ModelLoadFailed: model.toml contradicts the model, or names something it does not have.
+    """
+    config = entry.config
+    _check_names("input", config.inputs, loaded.inputs)
+    _check_names("output", {name: item for name, item in config.outputs.items() if not item.source}, loaded.outputs)
+    max_batch_size = _max_batch_size(config, loaded, default_max_batch_size)
+    inputs = tuple(_input_spec(spec, config.inputs.get(spec.name, InputConfig())) for spec in loaded.inputs)
+    outputs = tuple(_output_spec(spec, config.outputs.get(spec.name, OutputConfig()), entry.model_directory) for spec in loaded.outputs)
+    preprocessing = _preprocessing(config, inputs)
+    derived = _derived_outputs(config, outputs, entry.model_directory)
+    spec = ModelSpec(
+        name=entry.name,
+        version=entry.version,
+        platform=platform,
+        max_batch_size=max_batch_size,
+        inputs=tuple(replace(item, accepts="image") if item.name in preprocessing else item for item in inputs),
+        outputs=(*outputs, *(item.spec for item in derived)),
+        description=config.description,
+        license=config.license,
+    )
+    return DeclaredModel(spec, preprocessing, derived)
+
+
+def _check_names(role: str, declared: Mapping[str, object], specs: Sequence[TensorSpec]) -> None:
+    names = [spec.name for spec in specs]
+    for name in declared:
+        if name not in names:
+            raise ModelLoadFailed(f"model.toml: [{role}.{name}]: the model has no such {role}; it has {', '.join(map(quoted, names))}")
+
+
+def _max_batch_size(config: ModelConfig, loaded: LoadedModel, default: int) -> int:
+    specs = (*loaded.inputs, *loaded.outputs)
+    if config.max_batch_size is None:
+        names = {spec.dimension_names[0] if spec.dimension_names else "" for spec in specs}
+        return default if all(spec.shape and spec.shape[0] == -1 for spec in specs) and len(names) == 1 and "" not in names else 0
+    if config.max_batch_size:
+        for spec in specs:
+            if not spec.shape or spec.shape[0] != -1:
+                raise ModelLoadFailed(
+                    f"model.toml: max_batch_size: wanted 0, because '{spec.name}' has shape {list(spec.shape)}, "
+                    f"whose first dimension is not variable, got {config.max_batch_size}"
+                )
+    return config.max_batch_size
+
+
+def _input_spec(spec: TensorSpec, config: InputConfig) -> TensorSpec:
+    for key, got, actual in (("datatype", config.datatype, spec.datatype), ("shape", config.shape, spec.shape)):
+        if got is not None and got != actual:
+            wanted, declared = (list(v) if isinstance(v, tuple) else v for v in (actual, got))
+            raise ModelLoadFailed(f"model.toml: [input.{spec.name}] {key}: wanted {wanted}, as the model has it, got {declared}")
+    return replace(spec, description=config.description)
+
+
+def _output_spec(spec: TensorSpec, config: OutputConfig, model_directory: Path) -> TensorSpec:
+    labelled = replace(spec, description=config.description, labels=_labels(config, model_directory))
+    if labelled.labels:
+        from core_grpc.processing.labels import check_labels  # noqa: PLC0415 (see _preprocessing)
+
+        check_labels(labelled.labels, labelled)
+    return labelled
+
+
+def _labels(config: OutputConfig, model_directory: Path) -> tuple[str, ...]:
+    if not config.labels:
+        return ()
+    from core_grpc.processing.labels import labels_from_file  # noqa: PLC0415 (see _preprocessing)
+
+    return labels_from_file(file_in_model(model_directory, config.labels))
+
+
+def _preprocessing(config: ModelConfig, inputs: Sequence[TensorSpec]) -> Mapping[str, ImagePreprocessing]:
+    tables = [(spec, config.inputs[spec.name].image) for spec in inputs if spec.name in config.inputs]
+    if all(table is None for _, table in tables):
+        return {}
+    # Imaging takes time and memory to import: only where a model wants it.
+    from core_grpc.processing.images import image_preprocessing_from_table  # noqa: PLC0415
+
+    return {spec.name: image_preprocessing_from_table(table, spec) for spec, table in tables if table is not None}
+
+
+def _derived_outputs(config: ModelConfig, outputs: Sequence[TensorSpec], model_directory: Path) -> tuple[DerivedOutput, ...]:
+    declared = [(name, item) for name, item in config.outputs.items() if item.source]
+    if not declared:
+        return ()
+    from core_grpc.processing.outputs import derived_output  # noqa: PLC0415 (see _preprocessing)
+
+    sources = {spec.name: spec for spec in outputs}
+    derived: list[DerivedOutput] = []
+    for name, item in declared:
+        if name in sources:
+            raise ModelLoadFailed(f"model.toml: [output.{name}] from: the model has this output itself, got {quoted(item.source)}")
+        if item.source not in sources:
+            raise ModelLoadFailed(f"model.toml: [output.{name}] from: wanted one of {', '.join(sources)}, got {quoted(item.source)}")
+        source, labels = sources[item.source], _labels(item, model_directory)
+        derived.append(derived_output(name, source, item.apply, labels=labels or source.labels, description=item.description))
+    return tuple(derived)

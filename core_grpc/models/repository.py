@@ -1,0 +1,140 @@
+"""The model repository on disk: ``<repository>/<model>/<version>/model.onnx``, with an optional ``<repository>/<model>/model.toml``.
+
+Names come from directories, never from a request: requests are looked up among what was found. Hidden entries and plain files beside the
+models are left alone. A model that cannot be served (no version, no model file, a broken model.toml, a symbolic link that leaves the
+repository) is an entry with a reason, never a crash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core_grpc.backends import BACKENDS
+from core_grpc.errors import ModelLoadFailed, quoted
+from core_grpc.models.model_config import CONFIG_FILE, ModelConfig, model_config_from_file
+from core_grpc.settings import SettingsError
+
+_VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
+"""Canonical, and within int64. `01` beside `1` would be two directories of one version."""
+_MAX_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryEntry:
+    """A model version to serve, or what keeps a model from being served."""
+
+    name: str
+    version: str
+    """Digits; empty where the reason concerns all versions."""
+    reason: str = ""
+    """Why it cannot be served; empty when it may be loaded."""
+    model_directory: Path = Path()
+    directory: Path = Path()
+    """The version's, resolved."""
+    backend: str = ""
+    config: ModelConfig = field(default_factory=ModelConfig)
+
+
+def scan_repository(repository: Path) -> list[RepositoryEntry]:
+    """Every model version that is to be served, by name and version; blocks on the disk.
+
+    Raises:
+        SettingsError: the repository is not a directory that can be read.
+    """
+    where = "TENSORGATE_MODELS_REPOSITORY"
+    try:
+        root = repository.resolve(strict=True)
+        children = sorted(root.iterdir())
+    except FileNotFoundError:
+        raise SettingsError(f"{where}: no such directory: {repository}") from None
+    except NotADirectoryError:
+        raise SettingsError(f"{where}: wanted a directory of models, got a file: {repository}") from None
+    except OSError as error:
+        raise SettingsError(f"{where}: cannot read {repository}: {error.strerror}") from None
+    models = [child for child in children if not child.name.startswith(".") and (child.is_dir() or not child.exists())]
+    return [entry for child in models for entry in _entries(root, child)]
+
+
+def file_in_model(model_directory: Path, name: str) -> Path:
+    """The file ``name`` of a model's own directory.
+
+    Raises:
+        ModelLoadFailed: the name leads out of the directory.
+    """
+    path = (model_directory / name).resolve()
+    if not path.is_relative_to(model_directory):
+        raise ModelLoadFailed(f"{CONFIG_FILE}: file {quoted(name)} is outside the model's directory")
+    return path
+
+
+def _entries(root: Path, child: Path) -> Iterator[RepositoryEntry]:
+    name = child.name
+    try:
+        _check_name(name)
+        model_directory = _inside(root, child)
+        config = model_config_from_file(_inside(root, model_directory / CONFIG_FILE))
+        versions = _served_versions(model_directory, config)
+    except ModelLoadFailed as error:
+        yield RepositoryEntry(name, "", error.message)
+        return
+    for version in versions:
+        try:
+            directory = _inside(root, model_directory / version)
+            backend = _backend(root, directory, config)
+        except ModelLoadFailed as error:
+            yield RepositoryEntry(name, version, error.message)
+        else:
+            yield RepositoryEntry(name, version, "", model_directory, directory, backend, config)
+
+
+def _check_name(name: str) -> None:
+    if not name.isprintable() or name != name.strip() or len(name) > _MAX_NAME or "\\" in name:
+        raise ModelLoadFailed(
+            f"the directory's name cannot be a model's: wanted at most {_MAX_NAME} printable characters without a backslash, "
+            "and without space at either end"
+        )
+
+
+def _inside(root: Path, path: Path) -> Path:
+    """The path with symbolic links resolved, if it stays in the repository."""
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError):
+        raise ModelLoadFailed(f"{quoted(path.name)} is a symbolic link that leads nowhere") from None
+    if not resolved.is_relative_to(root):
+        raise ModelLoadFailed(f"{quoted(path.name)} is a symbolic link that leaves the model repository")
+    return resolved
+
+
+def _served_versions(model_directory: Path, config: ModelConfig) -> list[str]:
+    """By number, the newest last."""
+    try:
+        found = sorted((item.name for item in model_directory.iterdir() if _VERSION.fullmatch(item.name) and item.is_dir()), key=int)
+    except OSError as error:
+        raise ModelLoadFailed(f"the model's directory cannot be read: {error.strerror}") from None
+    if not found:
+        raise ModelLoadFailed("no version directory: put the model's file into a directory that is named by a number, such as 1")
+    if config.versions is None:
+        return found
+    if missing := [version for version in config.versions if version not in found]:
+        raise ModelLoadFailed(f"{CONFIG_FILE} versions: wanted versions that exist ({', '.join(found)}), got {', '.join(missing)}")
+    return sorted(set(config.versions), key=int) if config.versions else found[-1:]
+
+
+def _backend(root: Path, directory: Path, config: ModelConfig) -> str:
+    """The backend that model.toml names, or the one that the version's file belongs to."""
+    backend = config.backend
+    if not backend:
+        files = {entry.model_file: name for name, entry in BACKENDS.items() if entry.model_file}
+        backend = next((name for file, name in files.items() if (directory / file).exists()), "")
+        if not backend:
+            raise ModelLoadFailed(f"no model file: wanted {' or '.join(files)} in the version directory, or a backend in {CONFIG_FILE}")
+    if model_file := BACKENDS[backend].model_file:
+        _inside(root, directory / model_file)
+    for other in config.backend_options:
+        if other != backend:
+            raise ModelLoadFailed(f"{CONFIG_FILE}: [{other}] is for another backend; this model's is {backend}")
+    return backend

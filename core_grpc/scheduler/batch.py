@@ -1,0 +1,51 @@
+"""Requests to a batch and back: inputs are stacked along the first axis, outputs are cut into views of the members' rows.
+
+Pure numpy. A batch of one request is that request's arrays, untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from core_grpc.errors import BackendFailed
+from core_grpc.types import Array
+
+
+def stack(members: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
+    """The members' inputs one under the other, ``[rows of the batch, …]`` for each name; BYTES (object arrays) as well.
+
+    The members have the same names, and the same dtype and shape beyond the first dimension.
+
+    Raises:
+        TypeError, ValueError: they have not.
+    """
+    if len(members) == 1:
+        return members[0]
+    # casting="no": two dtypes in one batch would be a silent cast.
+    return {name: np.concatenate([member[name] for member in members], casting="no") for name in members[0]}
+
+
+def unstack(outputs: Mapping[str, Array], rows: Sequence[int]) -> list[Mapping[str, Array]]:
+    """Each member's part of the outputs, as views; ``rows`` are the members' row counts.
+
+    Raises:
+        BackendFailed: an output whose first dimension is not the rows of the batch; nobody gets a row of it.
+    """
+    total = sum(rows)
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != total:
+            raise BackendFailed(
+                f"output '{name}': wanted {total} rows, one for each row of the batch, got shape {list(array.shape)}; "
+                "a model whose outputs have no batch dimension needs max_batch_size 0"
+            )
+    if len(rows) == 1:
+        return [outputs]
+    parts: list[Mapping[str, Array]] = []
+    start = 0
+    for count in rows:
+        stop = start + count
+        parts.append({name: array[start:stop] for name, array in outputs.items()})
+        start = stop
+    return parts

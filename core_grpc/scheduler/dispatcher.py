@@ -1,0 +1,271 @@
+"""The asyncio side of the scheduler: admits requests, and keeps the model's instances fed from one shared batcher.
+
+Each instance has one loop, *expire → take → execute → settle*, so a batch forms as late as possible: when an instance is free. A
+request costs one future: no task and no timer of its own. A caller may leave at any time; whoever settles its request finds a finished
+future and does nothing. Everything here belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, ModelNotReady, QueueFull
+from core_grpc.scheduler.batch import unstack
+from core_grpc.scheduler.dynamic_batcher import BatchingLimits, DynamicBatcher
+from core_grpc.types import Array
+
+_log = logging.getLogger(__name__)
+
+_TIMER_STEP_S = 0.001
+"""Event loops wait in milliseconds; a shorter timer would fire early and spin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What one request got from the engine, and when."""
+
+    outputs: Mapping[str, Array]
+    queue_s: float
+    """From admission until an instance took the batch."""
+    compute_s: float
+    """From then until the outputs were there, on the instance's thread."""
+    batch_rows: int
+    """Rows of the batch that the request was part of."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What an instance made of a batch."""
+
+    outputs: Mapping[str, Array]
+    """With the rows of all members, in order."""
+    compute_s: float
+
+
+class Member:
+    """An admitted request: compared by identity, so it is its own key in the batcher."""
+
+    __slots__ = ("arrival", "deadline", "inputs", "rows", "waiter")
+
+    def __init__(
+        self, inputs: Mapping[str, Array], rows: int, deadline: float | None, arrival: float, waiter: asyncio.Future[Execution]
+    ) -> None:
+        self.inputs = inputs
+        self.rows = rows
+        self.deadline = deadline
+        self.arrival = arrival
+        self.waiter = waiter
+
+
+Execute: TypeAlias = Callable[[Sequence[Member]], Awaitable[BatchResult]]
+"""Runs a batch on one model instance; one call at a time."""
+
+
+class Dispatcher:
+    """See the module's text. ``clock`` is the clock of deadlines (``time.monotonic``)."""
+
+    def __init__(self, limits: BatchingLimits, executes: Sequence[Execute], clock: Callable[[], float] = time.monotonic) -> None:
+        self._batcher: DynamicBatcher[Member] = DynamicBatcher(limits)
+        self._has_batch_dimension = limits.max_batch_size > 0
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[asyncio.Future[list[Member]]] = []
+        """One future for each instance that waits for a batch."""
+        self._is_feeding = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._is_closed = False
+        self._drained = asyncio.Event()
+        self._executing = 0
+        self._tasks = [asyncio.create_task(self._serve(execute), name="dispatcher") for execute in executes]
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher: {len(self._batcher)} pending, {self._executing} of {len(self._tasks)} instances executing>"
+
+    @property
+    def pending(self) -> int:
+        """Requests that were admitted and are not executing."""
+        return len(self._batcher)
+
+    async def infer(self, inputs: Mapping[str, Array], rows: int, nbytes: int, group: Hashable, deadline: float | None) -> Execution:
+        """Waits for a place in a batch and its result.
+
+        Args:
+            inputs: arrays with the batch dimension first, which nobody changes until this returns.
+            rows: their first dimension.
+            nbytes: their size, counted against the queue's limit.
+            group: equal for requests that may share a batch.
+            deadline: a moment of the clock; None for no limit.
+
+        Raises:
+            QueueFull, DeadlineExpired: it was not run.
+            BackendFailed, InvalidArgument: the engine failed or refused the values.
+            ModelNotReady: the model is going away.
+        """
+        now = self._clock()
+        if self._is_closed:
+            raise ModelNotReady("the model is being unloaded")
+        if deadline is not None and deadline <= now:
+            raise _expired()
+        member = Member(inputs, rows, deadline, now, self._loop.create_future())
+        self._offer(member, nbytes, group, now)
+        try:
+            return await member.waiter
+        except asyncio.CancelledError:
+            self._batcher.withdraw(member)
+            raise
+
+    async def drain(self) -> None:
+        """Waits until nothing is pending or executing. New work is still admitted: whoever drains stops it at the door."""
+        while self._batcher or self._executing:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def close(self) -> None:
+        """Refuses new work, fails what is pending, and waits for what is executing; idempotent."""
+        self._is_closed = True
+        for member in self._batcher.clear():
+            _settle(member, ModelNotReady("the model is being unloaded"))
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._idle:
+            self._idle.pop().set_result([])
+        await asyncio.gather(*self._tasks)
+
+    def _offer(self, member: Member, nbytes: int, group: Hashable, now: float) -> None:
+        try:
+            self._batcher.offer(member, member.rows, nbytes, group, deadline=member.deadline, now=now)
+        except QueueFull:
+            # Idle instances take their batches at the end of the loop's turn; what they will take must not count as waiting.
+            if not self._feed(now):
+                raise
+            self._batcher.offer(member, member.rows, nbytes, group, deadline=member.deadline, now=now)
+        if self._idle:
+            if not self._is_feeding:
+                self._is_feeding = True
+                self._loop.call_soon(self._on_turn_end)
+        elif member.deadline is not None and member.deadline < self._timer_at:
+            self._arm(member.deadline, now)
+
+    def _on_turn_end(self) -> None:
+        """Requests that arrived in one turn of the loop share a batch."""
+        self._is_feeding = False
+        self._wake()
+
+    def _wake(self) -> None:
+        now = self._clock()
+        self._expire(now)
+        self._feed(now)
+        wakeup = self._batcher.next_wakeup() if self._idle else self._batcher.next_deadline()
+        if wakeup < self._timer_at:
+            self._arm(wakeup, now)
+        self._tell_drained()
+
+    def _feed(self, now: float) -> bool:
+        """Gives batches to idle instances; whether one got any."""
+        has_fed = False
+        while self._idle and (batch := self._batcher.take(now)):
+            self._idle.pop().set_result(batch)
+            self._executing += 1
+            has_fed = True
+        return has_fed
+
+    def _expire(self, now: float) -> None:
+        for member in self._batcher.expire(now):
+            _settle(member, _expired())
+
+    def _arm(self, moment: float, now: float) -> None:
+        """Sets the one timer. It is left alone when what it was set for goes away: it then fires for nothing and looks further."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = moment
+        self._timer = self._loop.call_later(max(moment - now, _TIMER_STEP_S), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        self._wake()
+
+    async def _serve(self, execute: Execute) -> None:
+        """The loop of one instance; ends when it is handed an empty batch."""
+        while True:
+            now = self._clock()
+            self._expire(now)
+            batch = self._batcher.take(now)
+            if batch is not None:
+                self._executing += 1
+            elif not (batch := await self._next_batch()):
+                return
+            await self._run(execute, batch)
+            self._executing -= 1
+            self._tell_drained()
+
+    async def _next_batch(self) -> list[Member]:
+        waiting: asyncio.Future[list[Member]] = self._loop.create_future()
+        if self._is_closed:
+            return []
+        self._idle.append(waiting)
+        self._wake()
+        return await waiting
+
+    async def _run(self, execute: Execute, batch: Sequence[Member]) -> None:
+        """Executes a batch and settles its members. When it fails they run again one by one, so that only the guilty one fails."""
+        taken = self._clock()
+        try:
+            result = await execute(batch)
+        except Exception as error:  # noqa: BLE001 (whatever a backend raises belongs to the callers, not to this loop)
+            if len(batch) == 1:
+                _settle(batch[0], _failure(error))
+            else:
+                for member in batch:
+                    await self._run_again(execute, member)
+        else:
+            self._settle_batch(batch, result, taken)
+
+    async def _run_again(self, execute: Execute, member: Member) -> None:
+        if member.waiter.done():
+            return
+        if member.deadline is not None and member.deadline <= self._clock():
+            _settle(member, _expired())
+        else:
+            await self._run(execute, [member])
+
+    def _settle_batch(self, batch: Sequence[Member], result: BatchResult, taken: float) -> None:
+        rows = [member.rows for member in batch]
+        try:
+            parts = unstack(result.outputs, rows) if self._has_batch_dimension else [result.outputs]
+        except BackendFailed as error:
+            # Nobody knows whose rows these are: running again, one by one, would only hide a wrong model.
+            for member in batch:
+                _settle(member, BackendFailed(error.message))
+            return
+        batch_rows = sum(rows)
+        for member, outputs in zip(batch, parts, strict=True):
+            if not member.waiter.done():
+                member.waiter.set_result(Execution(outputs, taken - member.arrival, result.compute_s, batch_rows))
+
+    def _tell_drained(self) -> None:
+        if not (self._executing or self._batcher):
+            self._drained.set()
+
+
+def _settle(member: Member, error: GatewayError) -> None:
+    if not member.waiter.done():
+        member.waiter.set_exception(error)
+
+
+def _expired() -> DeadlineExpired:
+    return DeadlineExpired("the deadline passed before the model could run the request")
+
+
+def _failure(error: Exception) -> GatewayError:
+    if isinstance(error, GatewayError):
+        return error
+    # What a backend did not translate may hold paths or values: it goes to the log, the caller gets the kind of failure.
+    _log.error("a model instance failed", exc_info=error)
+    return BackendFailed("the model failed on this request")
