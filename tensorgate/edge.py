@@ -16,7 +16,24 @@ DESCRIPTORS = ROOT / "protos" / "descriptors.binpb"
 """What the transcoder knows of the services."""
 _MAX_HEAP_BYTES = 1 << 30
 
-_GRPC_CODES = {400: 3, 401: 16, 403: 7, 404: 5, 408: 4, 413: 8, 415: 3, 421: 7, 426: 9, 429: 8, 431: 8, 500: 13, 501: 12, 502: 14, 503: 14, 504: 4}
+_GRPC_CODES = {
+    400: 3,
+    401: 16,
+    403: 7,
+    404: 5,
+    408: 4,
+    413: 8,
+    415: 3,
+    421: 7,
+    426: 9,
+    429: 8,
+    431: 8,
+    500: 13,
+    501: 12,
+    502: 14,
+    503: 14,
+    504: 4,
+}
 """HTTP statuses of Envoy's own answers to google.rpc.Code, the inverse of the canonical table."""
 
 

@@ -52,12 +52,12 @@ class NodeListener:
 
 def shared_libpython() -> Path | None:
     """This interpreter's shared library; None where it was built without one."""
-    directory, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
-    if directory and name and ".so" in name and (Path(directory) / name).exists():
-        return Path(directory) / name
+    built = Path(str(sysconfig.get_config_var("LIBDIR")), str(sysconfig.get_config_var("INSTSONAME")))
+    if ".so" in built.name and built.exists():
+        return built
     import find_libpython  # noqa: PLC0415  # Slow: it asks the loader. Needed for unusual builds and macOS only.
 
-    candidates = (Path(path) for path in find_libpython.candidate_paths())
+    candidates: list[Path] = [Path(path) for path in find_libpython.candidate_paths()]
     return next((path for path in candidates if path.name.startswith("libpython") and path.is_file()), None)
 
 
@@ -98,8 +98,8 @@ def render_template(name: str, values: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,
-        keep_trailing_newline=True,  # noqa: S701  # YAML
+        autoescape=False,  # noqa: S701  # YAML; see the docstring.
+        keep_trailing_newline=True,  # YAML
     )
     environment.filters["json"] = json.dumps
     return environment.get_template(name).render(values)

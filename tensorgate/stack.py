@@ -1,0 +1,136 @@
+"""The services of a gateway as the supervisor runs them: the node, the facade, the edge, and the sockets that join them.
+
+The private directory holds the Unix sockets and the configurations that Envoy reads; its mode is 0700 and it goes with the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from core_grpc.settings import ServerSettings
+from core_grpc.transports.envoy_host import NodeListener, envoy_command, node_config, node_environment, why_not_envoy
+from tensorgate.child import Child, Command
+from tensorgate.edge import admin_socket, edge_command
+from tensorgate.ports import Door
+from tensorgate.settings import EdgeProcessSettings
+from tensorgate.small_http import request, wait_for_ok
+from tensorgate.supervisor import Service, drain_by_signal
+
+_SOCKET_PATH_BYTES = 100
+"""A Unix socket's path may have 107 bytes on Linux and 103 on macOS."""
+
+
+_NODE_CONCURRENCY = 1
+"""Worker threads of a node's Envoy: they share one Python event loop, which is what is busy."""
+
+
+@contextmanager
+def run_directory() -> Iterator[Path]:
+    """A private directory for sockets, removed afterwards."""
+    made = tempfile.mkdtemp(prefix="tensorgate-")
+    if len(f"{made}/edge-admin.sock") > _SOCKET_PATH_BYTES:
+        Path(made).rmdir()
+        made = tempfile.mkdtemp(prefix="tensorgate-", dir="/tmp")  # mkdtemp makes a new one that only we may enter.
+    try:
+        yield Path(made)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def core_socket(directory: Path) -> Path:
+    """The node's private Unix socket."""
+    return directory / "core.sock"
+
+
+def facade_socket(directory: Path) -> Path:
+    """The facade's private Unix socket."""
+    return directory / "facade.sock"
+
+
+def chosen_transport(server: ServerSettings) -> tuple[str, str]:
+    """``envoy`` or ``grpcio``, and why not envoy where ``auto`` had to fall back (else empty)."""
+    if server.transport != "auto":
+        return server.transport, ""
+    why = why_not_envoy()
+    return ("grpcio", why) if why else ("envoy", "")
+
+
+def node_service(server: ServerSettings, directory: Path, door: Door, environ: Mapping[str, str], unix_socket: str) -> Service:
+    """The node behind ``door`` and, unless empty, a private Unix socket.
+
+    Raises:
+        EnvoyConfigError: the transport is envoy and something for it is missing.
+    """
+    listens = {"HOST": door.host, "PORT": str(door.port), "UNIX_SOCKET": unix_socket}
+    env = {**environ, **{f"TENSORGATE_SERVER_{name}": value for name, value in listens.items()}}
+    if chosen_transport(server)[0] == "grpcio":
+        return Service("node", Command([sys.executable, "-m", "core_grpc"], env), doors=[door])
+    config = directory / "node.yaml"
+    listener = NodeListener(door.host, door.port, str(directory / "node-admin.sock"), unix_socket)
+    config.write_text(node_config(listener), encoding="utf-8")
+    argv = envoy_command(config, concurrency=_NODE_CONCURRENCY, log_level=server.log_level)
+    return Service("node", Command(argv, node_environment(env)), doors=[door])
+
+
+def facade_service(directory: Path, environ: Mapping[str, str], public_url: str) -> Service:
+    """The facade, joined by Unix sockets to the edge before it and the node behind it."""
+    socket = facade_socket(directory)
+    env = {
+        "TENSORGATE_FACADE_PUBLIC_URL": public_url,
+        **environ,
+        "TENSORGATE_FACADE_UNIX_SOCKET": str(socket),
+        "TENSORGATE_FACADE_CORE_ADDRESS": f"unix:{core_socket(directory)}",
+    }
+
+    async def wait_ready(_: Child) -> None:
+        await wait_for_ok(socket, "/health/live")
+
+    return Service("facade", Command([sys.executable, "-m", "rest_facade"], env), wait_ready, drain_by_signal)
+
+
+def edge_service(settings: EdgeProcessSettings, directory: Path, door: Door, environ: Mapping[str, str]) -> Service:
+    """The edge behind ``door``. Its configuration is written into ``directory`` and checked.
+
+    Raises:
+        EnvoyConfigError, SettingsError: see ``edge_command``.
+    """
+    argv = edge_command(settings, directory)
+    admin = admin_socket(directory)
+
+    async def wait_ready(_: Child) -> None:
+        await wait_for_ok(admin, "/ready")
+
+    async def drain(_: Child) -> None:
+        await _drain_envoy(admin)
+
+    return Service("edge", Command(argv, environ, watches_control=False), wait_ready, drain, doors=[door])
+
+
+async def wait_for_core(directory: Path, timeout_s: float) -> bool:
+    """Whether the edge sees a healthy node within ``timeout_s``."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                clusters = await request(admin_socket(directory), "GET", "/clusters")
+                if any(line.startswith("core::") and line.endswith("::health_flags::healthy") for line in clusters.body.splitlines()):
+                    return True
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        return False
+
+
+async def _drain_envoy(admin: Path) -> None:
+    """Answers now end their connections, no new ones are taken, and what is in flight finishes."""
+    await request(admin, "POST", "/healthcheck/fail")
+    await request(admin, "POST", "/drain_listeners")
+    while True:
+        active = await request(admin, "GET", "/stats?filter=^http.edge.downstream_rq_active$&usedonly")
+        if active.body.strip() in ("", "http.edge.downstream_rq_active: 0"):
+            return
+        await asyncio.sleep(0.05)

@@ -1,0 +1,212 @@
+"""Keeps a few services running: starts them, restarts what crashes, and stops them in the direction of flow.
+
+A service that exits before it was ever ready ends everything: it would not start the next time either. One that crashes later is started
+again after a pause that doubles, while the others stay up. The first SIGINT or SIGTERM drains, last started first; a second one kills.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tensorgate.child import Child, Command
+from tensorgate.ports import Door
+
+_FORCED_EXIT_CODE = 130
+
+
+class StartError(Exception):
+    """A service exited before it was ready; the message is one line."""
+
+
+async def ready_when_said(child: Child) -> None:
+    """Returns when the child has notified ``READY=1``."""
+    await child.said_ready.wait()
+
+
+async def drain_when_asked(child: Child) -> None:
+    """Asks by the control pipe and returns when the child says that its work is done."""
+    child.ask_to_drain()
+    await child.said_drained.wait()
+
+
+async def drain_by_signal(child: Child) -> None:
+    """For programs that drain on SIGTERM and then exit."""
+    child.send(signal.SIGTERM)
+    await child.exited.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What to run, how to see that it is ready, and how to make it finish its work."""
+
+    name: str
+    command: Command
+    wait_ready: Callable[[Child], Awaitable[None]] = ready_when_said
+    drain: Callable[[Child], Awaitable[None]] = drain_when_asked
+    """Returns when accepted work is done. SIGTERM follows if the child still runs."""
+    doors: Sequence[Door] = ()
+    """What it listens on, to explain a failed start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pause before a crashed service is started again, in seconds: doubles from ``first_s``, forgotten after ``steady_s`` of life."""
+
+    first_s: float = 0.5
+    most_s: float = 30.0
+    steady_s: float = 60.0
+
+    def after(self, pause_s: float, lived_s: float) -> float:
+        """The next pause, after one of ``pause_s`` (0: none yet) and a life of ``lived_s``."""
+        return self.first_s if pause_s == 0 or lived_s >= self.steady_s else min(pause_s * 2, self.most_s)
+
+
+class Supervisor:
+    """Runs services until a signal, a call of ``stop``, or a failed start."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        directory: Path,
+        *,
+        output: IO[bytes],
+        report: Callable[[str], None],
+        grace_s: float = 30.0,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """``services`` in the order of start: what others call comes first. ``report`` takes lines for the operator."""
+        self._services = services
+        self._directory = directory
+        self._output = output
+        self._report = report
+        self._grace_s = grace_s
+        self._backoff = backoff or Backoff()
+        self._children: dict[str, Child] = {}
+        self._ready: dict[str, asyncio.Event] = {}
+        self._stop = asyncio.Event()
+        self._is_forced = False
+
+    def child(self, name: str) -> Child | None:
+        """The running child of a service."""
+        return self._children.get(name)
+
+    def stop(self) -> None:
+        """Begins to drain; a second call kills."""
+        if not self._stop.is_set():
+            self._stop.set()
+            return
+        self._is_forced = True
+        for child in self._children.values():
+            child.send(signal.SIGKILL)
+
+    async def run(self, on_ready: Callable[[], Awaitable[None]]) -> int:
+        """Runs everything; ``on_ready`` is called once, when every service is ready. Gives the exit code. Leaves no process behind."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.stop)
+        self._ready = {service.name: asyncio.Event() for service in self._services}
+        keepers = [asyncio.create_task(self._keep(service)) for service in self._services]
+        steps = [asyncio.create_task(self._announce(on_ready)), asyncio.create_task(self._stop.wait())]
+        code = 0
+        try:
+            await self._wait_for_end(keepers, steps)
+        except StartError as error:
+            self._report(str(error))
+            code = 1
+        finally:
+            await self._wind_up([*keepers, *steps])
+        return _FORCED_EXIT_CODE if self._is_forced else code
+
+    async def _wait_for_end(self, keepers: list[asyncio.Task[None]], steps: list[asyncio.Task[object]]) -> None:
+        pending: set[asyncio.Task[object]] = {*keepers, *steps}
+        while not self._stop.is_set():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+
+    async def _announce(self, on_ready: Callable[[], Awaitable[None]]) -> object:
+        for event in self._ready.values():
+            await event.wait()
+        await on_ready()
+        return None
+
+    async def _keep(self, service: Service) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = 0.0
+        while True:
+            started = loop.time()
+            child = await self._start(service)
+            waiting = asyncio.create_task(self._mark_ready(service, child))
+            try:
+                await child.exited.wait()
+            finally:
+                waiting.cancel()
+            if not self._ready[service.name].is_set():
+                raise StartError(_why(service, child))
+            pause_s = self._backoff.after(pause_s, loop.time() - started)
+            self._report(f"{service.name} {_ending(child)}; it is started again in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
+
+    async def _start(self, service: Service) -> Child:
+        try:
+            child = await Child.start(service.name, service.command, self._directory, self._output)
+        except OSError as error:
+            raise StartError(f"{service.name} cannot be started: {error.strerror}: {service.command.argv[0]}") from error
+        child.on_status = lambda text: self._report(f"{service.name}: {text}")
+        self._children[service.name] = child
+        return child
+
+    async def _mark_ready(self, service: Service, child: Child) -> None:
+        await service.wait_ready(child)
+        if self._ready[service.name].is_set():
+            self._report(f"{service.name} is back")
+        self._ready[service.name].set()
+
+    async def _wind_up(self, tasks: Sequence[asyncio.Task[object] | asyncio.Task[None]]) -> None:
+        self._stop.set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        deadline = asyncio.get_running_loop().time() + self._grace_s
+        for service in reversed(self._services):
+            if (child := self._children.get(service.name)) is not None and child.exit_code is None:
+                await self._end(service, child, deadline)
+        await asyncio.gather(*(child.exited.wait() for child in self._children.values()))
+
+    async def _end(self, service: Service, child: Child, deadline: float) -> None:
+        """Drain, then SIGTERM, then SIGKILL, each only if the one before did not do."""
+        if self._ready[service.name].is_set():
+            ended = asyncio.create_task(child.exited.wait())
+            drained = asyncio.ensure_future(service.drain(child))
+            left_s = deadline - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait({ended, drained}, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+            for step in (ended, drained):
+                step.cancel()
+            await asyncio.gather(ended, drained, return_exceptions=True)
+            if not done:
+                self._report(f"{service.name} did not finish its work within {self._grace_s:g} s")
+        child.send(signal.SIGTERM)
+        # After its work is done a program has nothing left to wait for.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(child.exited.wait(), timeout=5)
+        child.send(signal.SIGKILL)
+        await child.exited.wait()
+
+
+def _ending(child: Child) -> str:
+    code = child.exit_code or 0
+    return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+
+
+def _why(service: Service, child: Child) -> str:
+    if "ddress already in use" in child.tail or "ddress in use" in child.tail:
+        for door in service.doors:
+            if door.is_named_in(child.tail):
+                return door.taken()
+    return f"{service.name} did not start: it {_ending(child)}; its own words are above"
