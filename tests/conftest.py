@@ -22,7 +22,7 @@ def unblocked_event_loop() -> Iterator[BlockBuster]:
         yield detector
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
     """Gives ports on 127.0.0.1 that nobody listened on a moment ago, a different one each time.
 
