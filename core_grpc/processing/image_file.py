@@ -15,6 +15,7 @@ JPEG is decoded at its full size: decoding at a fraction (``draft``) is quicker 
 from __future__ import annotations
 
 import io
+import logging
 import re
 import struct
 import warnings
@@ -33,8 +34,9 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from core_grpc.errors import InvalidArgument
 
-# Pillow warns about odd metadata. Strangers' images are full of it, it does not concern the pixels, and it is nobody's to read here.
+# Pillow warns and logs about odd metadata. Strangers' images are full of it, it does not concern the pixels, and nobody here can mend it.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 _Open: TypeAlias = Callable[[io.BytesIO], ImageFile]
 
@@ -54,7 +56,7 @@ _MAX_SIDE = 65_535
 """Pixels; JPEG's own limit. A filter's weights take memory by the side, not by the area, so a line of 50 million pixels is refused."""
 
 _MAX_JPEG_SCANS = 64
-"""A progressive photograph has about ten. Each scan of a few bytes goes over all pixels, so thousands would cost minutes."""
+"""A progressive photograph has about ten. Each, of a few bytes, goes over all pixels (0.06 s for 49 million), so thousands cost minutes."""
 
 _JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """A marker inside entropy-coded data, where stuffed zeros and restart markers are data."""
