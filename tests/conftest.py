@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 from collections.abc import Callable, Iterator
 
@@ -12,12 +13,15 @@ WATCHED = ("core_grpc", "rest_facade")
 """The packages whose event loop serves requests. A blocking call with one of their frames on the stack fails the test."""
 
 
-@pytest.fixture(autouse=True, scope="session")
-def unblocked_event_loop() -> Iterator[BlockBuster]:
-    """Raises where our code blocks a running event loop: sleeping, reading a file, waiting for a lock or a blocking socket.
+@pytest.fixture(autouse=True)
+def unblocked_event_loop(request: pytest.FixtureRequest) -> Iterator[BlockBuster | None]:
+    """In tests that are coroutines, raises where our code blocks the event loop: sleeping, reading a file, a lock, a blocking socket.
 
     Tests themselves may read files in a coroutine: nobody waits for them.
     """
+    if not inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        yield None
+        return
     with blockbuster_ctx(scanned_modules=list(WATCHED)) as detector:
         yield detector
 

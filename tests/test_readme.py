@@ -1,6 +1,6 @@
 """The README's commands, run as they stand against a server that was started as it says.
 
-Blocks marked ``bash`` or ``python`` are run from the repository's root; only ports and the virtual environment's folder are replaced. A line
+Blocks marked ``bash`` or ``python`` are run from the root; only ports and the virtual environment's folder are replaced. A line
 ``# → text`` says what the output must contain.
 """
 
