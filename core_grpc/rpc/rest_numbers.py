@@ -75,7 +75,7 @@ _ELEMENT_TYPES: dict[Datatype, frozenset[type]] = {
     datatype: _NUMBER_TYPES if datatype in FLOATS else frozenset({int})
     for datatype in Datatype
     if datatype not in (Datatype.BOOL, Datatype.BYTES)
-} | {Datatype.BOOL: frozenset({bool}), Datatype.BYTES: frozenset({str})}
+} | {Datatype.BOOL: frozenset({bool}), Datatype.BYTES: frozenset({str, bytes})}
 
 
 def array_from_json(name: str, datatype: Datatype, shape: tuple[int, ...], value: Any, document: JsonDocument) -> Array:
@@ -208,7 +208,7 @@ def _array_from_list(name: str, datatype: Datatype, nesting: tuple[int, ...], va
         position = next(index for index, element in enumerate(flat) if type(element) not in allowed)
         raise _misfit(name, datatype, nesting, position, kind_of(flat[position]))
     if datatype is Datatype.BYTES:
-        return bytes_array([element.encode() for element in flat], nesting)
+        return bytes_array([element.encode() if type(element) is str else element for element in flat], nesting)
     if datatype in _PACKED and len(flat) <= _FEW:
         try:
             return np.frombuffer(struct.pack(f"<{len(flat)}{_PACKED[datatype]}", *flat), datatype.dtype).reshape(nesting)

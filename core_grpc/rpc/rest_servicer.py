@@ -1,0 +1,154 @@
+"""``tensorgate.rest.v1.Rest``: HTTP bodies in, the data plane, HTTP bodies out.
+
+What a body means is decided by its content type: none, ``application/json``, ``application/octet-stream`` and
+``application/x-www-form-urlencoded`` (what ``curl -d`` says) are JSON, with raw tensors behind it where Inference-Header-Content-Length
+is set; stock clients send JSON under any of these. ``image/*`` and ``multipart/form-data`` are uploads. Nothing else is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from google.api.httpbody_pb2 import HttpBody
+
+from core_grpc.data_plane import DataPlane
+from core_grpc.errors import InvalidArgument, ModelNotReady, Unsupported, quoted
+from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.rest_binary import LENGTH_HEADER
+from core_grpc.rpc.rest_codec import BINARY_TYPE, JSON_TYPE, RestBody, decode_infer_body, encode_infer_response, json_body
+from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
+from core_grpc.rpc.rest_upload import MULTIPART_TYPE, decode_upload, query_options, takes_uploads
+from core_grpc.settings import NodeSettings
+from core_grpc.types import InferRequest, InferResponse, ModelSpec, TensorSpec
+from protos.tensorgate.rest.v1 import rest_pb2 as pb
+
+_INLINE_BYTES = 1 << 16
+"""Bodies and outputs up to this size are handled on the event loop; larger ones would keep it from others and go to a thread."""
+
+_JSON_TYPES = frozenset({"", JSON_TYPE, BINARY_TYPE, "application/x-www-form-urlencoded"})
+_ORIGINAL_PATH = "x-envoy-original-path"
+"""The URL's path with its query, as the edge's transcoder hands it on."""
+
+Result = TypeVar("Result")
+
+
+class RestServicer:
+    """The REST doors that speak their own JSON. RPCs without a method here answer UNIMPLEMENTED."""
+
+    def __init__(self, data_plane: DataPlane, settings: NodeSettings, pool: Executor) -> None:
+        self._data_plane = data_plane
+        self._limits = settings.limits
+        self._pool = pool
+
+    async def ServerLive(self, _request: pb.RestRequest, _context: RpcContext) -> HttpBody:
+        """200 when the server is alive, else 503."""
+        if not self._data_plane.live():
+            raise ModelNotReady("the server is stopping")
+        return _http(json_body({"live": True}))
+
+    async def ServerReady(self, _request: pb.RestRequest, _context: RpcContext) -> HttpBody:
+        """200 when the server is ready, else 503."""
+        if not self._data_plane.ready():
+            raise ModelNotReady("the server is not ready")
+        return _http(json_body({"ready": True}))
+
+    async def ServerMetadata(self, _request: pb.RestRequest, _context: RpcContext) -> HttpBody:
+        """Name, version and extensions."""
+        metadata = self._data_plane.server_metadata()
+        return _http(json_body({"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}))
+
+    async def ModelReady(self, request: pb.RestRequest, _context: RpcContext) -> HttpBody:
+        """200 when the model is ready, 404 when it is unknown, else 503."""
+        if not self._data_plane.model_ready(request.model, request.version):
+            raise ModelNotReady(f"model {quoted(request.model)} is not ready")
+        return _http(json_body({"name": request.model, "ready": True}))
+
+    async def ModelMetadata(self, request: pb.RestRequest, _context: RpcContext) -> HttpBody:
+        """Inputs, outputs and versions of a model."""
+        metadata = self._data_plane.model_metadata(request.model, request.version)
+        answer = {
+            "name": metadata.name,
+            "versions": metadata.versions,
+            "platform": metadata.platform,
+            "inputs": [_tensor_metadata(item) for item in metadata.inputs],
+            "outputs": [_tensor_metadata(item) for item in metadata.outputs],
+        }
+        return _http(json_body(answer))
+
+    async def ModelInfer(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
+        """Inference: JSON, the binary tensor extension, one raw tensor, or an upload."""
+        body, spec = self._opened(request, context)
+        content_type = request.body.content_type
+
+        def decode() -> InferRequest:
+            if _is_upload(content_type):
+                return decode_upload(spec, content_type, body, {}, context.deadline).request
+            return decode_infer_body(spec, body, context.metadata.get(LENGTH_HEADER), self._limits, context.deadline)
+
+        decoded = await self._off_loop(len(body), decode)
+        response = await self._data_plane.infer(decoded)
+        encoded = await self._off_loop(_output_bytes(response), lambda: encode_infer_response(response, decoded))
+        if encoded.json_bytes is not None:
+            context.set_header(LENGTH_HEADER, str(encoded.json_bytes))
+        return _http(encoded)
+
+    async def Predict(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
+        """Inference in the model's own words: `{"instances": …}`, `{"inputs": …}`, multipart/form-data, or a bare image."""
+        body, spec = self._opened(request, context)
+        content_type = request.body.content_type
+
+        def decode() -> PredictCall:
+            is_bare_image = _essence(content_type) == BINARY_TYPE and body.lstrip()[:1] != b"{" and takes_uploads(spec)
+            if is_bare_image or _is_upload(content_type):
+                query = query_options(context.metadata.get(_ORIGINAL_PATH, ""))
+                return decode_upload(spec, content_type, body, query, context.deadline)
+            return decode_predict_body(spec, body, self._limits, context.deadline)
+
+        call = await self._off_loop(len(body), decode)
+        response = await self._data_plane.infer(call.request)
+        return _http(await self._off_loop(_output_bytes(response), lambda: encode_predict_response(spec, response, call)))
+
+    def _opened(self, request: pb.RestBodyRequest, context: RpcContext) -> tuple[bytes, ModelSpec]:
+        """The body and the model it is for, after the headers were found to be ones that we can read."""
+        encoding = context.metadata.get("content-encoding", "")
+        if encoding not in ("", "identity"):
+            raise Unsupported(f"Content-Encoding {quoted(encoding, 40)} is not offered: send the body as it is")
+        _check_content_type(request.body.content_type)
+        return request.body.data, self._data_plane.spec(request.model, request.version)
+
+    async def _off_loop(self, size_bytes: int, work: Callable[[], Result]) -> Result:
+        """Does small work here and large work on a thread."""
+        if size_bytes <= _INLINE_BYTES:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def _http(body: RestBody) -> HttpBody:
+    return HttpBody(content_type=body.content_type, data=body.data)
+
+
+def _tensor_metadata(spec: TensorSpec) -> dict[str, object]:
+    return {"name": spec.name, "datatype": spec.datatype.value, "shape": spec.shape}
+
+
+def _essence(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _is_upload(content_type: str) -> bool:
+    essence = _essence(content_type)
+    return essence == MULTIPART_TYPE or essence.startswith("image/")
+
+
+def _check_content_type(content_type: str) -> None:
+    if _essence(content_type) not in _JSON_TYPES and not _is_upload(content_type):
+        raise InvalidArgument(
+            f"content type {quoted(content_type, 80)}: wanted application/json, application/octet-stream, image/* or multipart/form-data"
+        )
+
+
+def _output_bytes(response: InferResponse) -> int:
+    return sum(tensor.array.nbytes for tensor in response.outputs.values())
