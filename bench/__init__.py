@@ -1,1 +1,1 @@
-"""Harnesses that measure the doors and compare them. Nothing here runs in a server."""
+"""Measurements: ratios taken in one run, with the command that reproduces them. See bench/README.md."""

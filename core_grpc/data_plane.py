@@ -50,9 +50,7 @@ class ModelMetadata:
 class DataPlane:
     """The use cases of the server. All methods belong to the event loop; none blocks it."""
 
-    def __init__(
-        self, registry: Registry, lifecycle: Lifecycle[ServerState], settings: NodeSettings, processing_pool: Executor
-    ) -> None:
+    def __init__(self, registry: Registry, lifecycle: Lifecycle[ServerState], settings: NodeSettings, processing_pool: Executor) -> None:
         self._registry = registry
         self._lifecycle = lifecycle
         self._settings = settings

@@ -70,7 +70,9 @@ def decode_parameters(where: str, parameters: Mapping[str, pb.InferParameter]) -
     decoded: dict[str, ParameterValue] = {}
     for key, parameter in parameters.items():
         if key.startswith(RESERVED_PARAMETERS):
-            raise InvalidArgument(f"parameter {quoted(key)} of {where} is reserved: names that begin with '{RESERVED_PARAMETERS}' are the server's")
+            raise InvalidArgument(
+                f"parameter {quoted(key)} of {where} is reserved: names that begin with '{RESERVED_PARAMETERS}' are the server's"
+            )
         choice = parameter.WhichOneof("parameter_choice")
         if choice is None:
             raise InvalidArgument(f"parameter {quoted(key)} of {where} has no value")

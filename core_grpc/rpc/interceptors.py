@@ -33,15 +33,15 @@ def guarded(method: RpcMethod) -> RpcMethod:
     The text of an exception that is not ours is for the log; the caller gets "internal error" and the request's id.
     """
     if method.streams_responses:
-        return replace(method, handler=_guarded_stream(method.path, cast(StreamHandler, method.handler)))
-    return replace(method, handler=_guarded_unary(method.path, cast(UnaryHandler, method.handler)))
+        return replace(method, handler=_guarded_stream(method.path, cast("StreamHandler", method.handler)))
+    return replace(method, handler=_guarded_unary(method.path, cast("UnaryHandler", method.handler)))
 
 
 def _guarded_unary(path: str, handler: UnaryHandler) -> UnaryHandler:
     async def call(request: Any, context: RpcContext) -> Any:
         try:
             return await handler(request, context)
-        except Exception as error:  # noqa: BLE001 - the boundary: every failure gets its status here
+        except Exception as error:
             raise _failure(path, error, context) from error
 
     return call
@@ -52,7 +52,7 @@ def _guarded_stream(path: str, handler: StreamHandler) -> StreamHandler:
         try:
             async for response in handler(request, context):
                 yield response
-        except Exception as error:  # noqa: BLE001 - the boundary: every failure gets its status here
+        except Exception as error:
             raise _failure(path, error, context) from error
 
     return call

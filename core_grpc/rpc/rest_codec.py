@@ -1,9 +1,9 @@
 """Bodies of the Open Inference Protocol's REST form to and from the core's types.
 
 Fields that nobody reads are refused by name, at the top and in each tensor; parameters are open, but those the protocol knows are checked.
-``shared_memory_region``, ``classification`` and a Content-Encoding are refused as not offered. Checks against the model are the data
-plane's; here a body only has to agree with itself. An answer is binary where the caller asked for it (an output's ``binary_data``, else
-the request's ``binary_data_output``), else flat JSON.
+An optional field that is null counts as absent. ``shared_memory_region`` and ``classification`` are refused as not offered. Checks
+against the model are the data plane's; here a body only has to agree with itself. An answer is binary where the caller asked for it (an
+output's ``binary_data``, else the request's ``binary_data_output``), else flat JSON.
 """
 
 from __future__ import annotations
@@ -107,25 +107,28 @@ def _decode_json(spec: ModelSpec, json_part: bytes, tail: BinaryTail, limits: Li
     document = parse_document(json_part, limits)
     root = document.root
     refuse_unknown(root, _REQUEST_FIELDS, "body")
-    if "inputs" not in root:
-        raise InvalidArgument("body has no inputs: wanted an array of tensors")
     inputs: dict[str, Tensor] = {}
-    for position, item in enumerate(elements(root["inputs"], "inputs")):
+    for position, item in enumerate(elements(_required(root, "inputs", "body"), "inputs")):
         name, tensor = _decode_input(position, item, document, tail)
         if name in inputs:
             raise InvalidArgument(f"input {quoted(name)} is given twice")
         inputs[name] = tensor
     tail.finish()
-    parameters: dict[str, ParameterValue] = {}
-    if "parameters" in root:
-        parameters = _decode_parameters("parameters", root["parameters"])
-        check_parameters(parameters)
-    outputs = (
-        tuple(_decode_output(f"outputs[{n}]", item) for n, item in enumerate(elements(root["outputs"], "outputs")))
-        if "outputs" in root
-        else ()
+    return InferRequest(
+        model_name=spec.name,
+        model_version=spec.version,
+        inputs=inputs,
+        id="" if root.get("id") is None else text(root["id"], "id"),
+        outputs=() if root.get("outputs") is None else _decode_outputs(root["outputs"]),
+        parameters={} if root.get("parameters") is None else _decode_request_parameters(root["parameters"]),
+        deadline=deadline,
     )
-    return InferRequest(spec.name, spec.version, inputs, text(root.get("id", ""), "id"), outputs, parameters, deadline)
+
+
+def _decode_request_parameters(value: Any) -> dict[str, ParameterValue]:
+    parameters = _decode_parameters("parameters", value)
+    check_parameters(parameters)
+    return parameters
 
 
 def _decode_input(position: int, item: Any, document: JsonDocument, tail: BinaryTail) -> tuple[str, Tensor]:
@@ -138,7 +141,9 @@ def _decode_input(position: int, item: Any, document: JsonDocument, tail: Binary
             raise InvalidTensor(f"input {quoted(name)} has no {key}")
     datatype = checked_datatype(name, text(fields["datatype"], "datatype of an input"))
     shape = _decode_shape(name, fields["shape"], document.limits)
-    parameters = _decode_parameters(f"input {quoted(name)}: parameters", fields["parameters"]) if "parameters" in fields else {}
+    parameters = (
+        _decode_parameters(f"input {quoted(name)}: parameters", fields["parameters"]) if fields.get("parameters") is not None else {}
+    )
     _refuse_shared_memory("input", name, parameters)
     if "binary_data_size" in parameters:
         if "data" in fields:
@@ -166,12 +171,16 @@ def _decode_shape(name: str, value: Any, limits: LimitsSettings) -> tuple[int, .
     return checked_shape(name, dimensions, limits.max_tensor_dimensions)
 
 
+def _decode_outputs(value: Any) -> tuple[RequestedOutput, ...]:
+    return tuple(_decode_output(f"outputs[{position}]", item) for position, item in enumerate(elements(value, "outputs")))
+
+
 def _decode_output(where: str, item: Any) -> RequestedOutput:
     fields = members(item, where)
     name = text(_required(fields, "name", where), f"{where}.name")
     where = f"output {quoted(name)}"
     refuse_unknown(fields, _OUTPUT_FIELDS, where)
-    if "parameters" not in fields:
+    if fields.get("parameters") is None:
         return RequestedOutput(name)
     parameters = _decode_parameters(f"{where}: parameters", fields["parameters"])
     _refuse_shared_memory("output", name, parameters)

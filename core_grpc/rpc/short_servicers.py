@@ -87,7 +87,9 @@ def _array_from_floats(wanted: TensorSpec, shape: tuple[int, ...], data: Sequenc
         wrong = converted.astype(np.float32) != floats
     if wrong.any():
         position = int(wrong.argmax())
-        raise InvalidTensor(f"input '{wanted.name}' element {position}: {wanted.datatype} cannot hold {quoted(str(floats.reshape(-1)[position]))}")
+        raise InvalidTensor(
+            f"input '{wanted.name}' element {position}: {wanted.datatype} cannot hold {quoted(str(floats.reshape(-1)[position]))}"
+        )
     return converted
 
 

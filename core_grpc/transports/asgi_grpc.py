@@ -15,16 +15,15 @@ from typing import Any, TypeAlias, cast
 
 from google.protobuf.message import DecodeError
 
-from core_grpc.errors import GatewayError, InvalidArgument, LimitExceeded, StatusCode, one_line, quoted, STATUS
+from core_grpc.errors import STATUS, GatewayError, InvalidArgument, LimitExceeded, StatusCode, one_line, quoted
 from core_grpc.rpc.framing import PREFIX_BYTES, frame, message_length, status_message, timeout_s, unframed
 from core_grpc.rpc.interceptors import RpcFailure
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
-from core_grpc.transports.caller_watch import CallerWatch
+from core_grpc.transports.caller_watch import CallerWatch, Receive, disconnected
 
 log = logging.getLogger(__name__)
 
 Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
@@ -113,8 +112,8 @@ class GrpcAsgiApp:
             if body is None:
                 return
             request = _parsed(method, unframed(body, self._max_message_bytes))
-            watch = CallerWatch(receive, deadline)
-            response = await cast(UnaryHandler, method.handler)(request, context)
+            watch = CallerWatch(lambda: disconnected(receive), deadline)
+            response = await cast("UnaryHandler", method.handler)(request, context)
             watch.stop()
             payload = frame(response.SerializeToString())
             if len(payload) - PREFIX_BYTES > self._max_message_bytes:
@@ -150,13 +149,15 @@ class GrpcAsgiApp:
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > self._max_message_bytes + PREFIX_BYTES:
-                raise LimitExceeded(f"message of more than {size - PREFIX_BYTES} bytes: the limit is {self._max_message_bytes} (max_message_bytes)")
+                raise LimitExceeded(
+                    f"message of more than {size - PREFIX_BYTES} bytes: the limit is {self._max_message_bytes} (max_message_bytes)"
+                )
         return b"".join(chunks)
 
     async def _stream(self, method: RpcMethod, scope: Scope, receive: Receive, send: Send, deadline: float | None) -> None:
         context = AsgiContext(scope, deadline)
         reader = _MessageReader(receive, method, self._max_message_bytes)
-        watch = CallerWatch(reader.wait_for_disconnect, deadline)
+        watch = CallerWatch(reader.caller_has_left, deadline)
         has_begun = False
         try:
             request: Any = aiter(reader) if method.streams_requests else await reader.only_message()
@@ -209,10 +210,10 @@ class _MessageReader:
         if self._buffer:
             raise InvalidArgument("the request stream ended inside a message")
 
-    async def wait_for_disconnect(self) -> MutableMapping[str, Any]:
+    async def caller_has_left(self) -> None:
         """Waits until the caller leaves. Takes nothing from the stream: it watches only once all requests are read."""
         await self._ended.wait()
-        return await self._receive()
+        await disconnected(self._receive)
 
     async def _filled(self, size: int) -> bool:
         """Whether the buffer could be filled to ``size`` bytes."""
@@ -231,10 +232,10 @@ class _MessageReader:
 
 async def _responses(method: RpcMethod, request: Any, context: AsgiContext) -> AsyncIterator[Any]:
     if method.streams_responses:
-        async for response in cast(StreamHandler, method.handler)(request, context):
+        async for response in cast("StreamHandler", method.handler)(request, context):
             yield response
     else:
-        yield await cast(UnaryHandler, method.handler)(request, context)
+        yield await cast("UnaryHandler", method.handler)(request, context)
 
 
 def _deadline(grpc_timeout: bytes | None) -> float | None:
@@ -244,7 +245,7 @@ def _deadline(grpc_timeout: bytes | None) -> float | None:
 
 def _parsed(method: RpcMethod, message: bytes | memoryview) -> Any:
     try:
-        return method.request_type.FromString(cast(bytes, message))
+        return method.request_type.FromString(cast("bytes", message))
     except DecodeError:
         raise InvalidArgument(f"the request is not a {quoted(method.request_type.DESCRIPTOR.full_name)} message") from None
 
@@ -259,9 +260,7 @@ def _too_large_answer(size: int, limit: int) -> str:
     return f"the answer has {size} bytes: the limit is {limit} (max_message_bytes)"
 
 
-async def _send_status(
-    send: Send, headers: list[tuple[bytes, bytes]], code: StatusCode, text: str, *, has_begun: bool = False
-) -> None:
+async def _send_status(send: Send, headers: list[tuple[bytes, bytes]], code: StatusCode, text: str, *, has_begun: bool = False) -> None:
     if not has_begun:
         await send({"type": "http.response.start", "status": 200, "headers": headers, "trailers": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -5,24 +5,36 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeAlias
 
 _WATCH_AFTER_S = 0.005
 """A request that is answered sooner is not watched at all: a task that waits for the disconnect of every request halves throughput."""
 
 
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+async def disconnected(receive: Receive) -> None:
+    """Waits until the caller has left. To be called once the request's body is read; may be cancelled."""
+    # The host owns the future that receive() gives and resolves it when the call is over: a cancelled one it could not resolve.
+    # It may first repeat that the body is over.
+    while (await asyncio.shield(receive()))["type"] != "http.disconnect":
+        continue
+
+
 class CallerWatch:
     """Cancels the current task when its caller leaves or its deadline passes.
 
-    Only for the task that makes it, which must call ``stop`` when the work is done or cancelled.
+    Only for the task that makes it, which must call ``stop`` when the work is done or cancelled. ``left`` is called late and at most
+    once; what it returns completes when the caller has left.
     """
 
-    def __init__(self, receive: Callable[[], Awaitable[MutableMapping[str, Any]]], deadline: float | None) -> None:
+    def __init__(self, left: Callable[[], Awaitable[None]], deadline: float | None) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("CallerWatch belongs into a task")
         self._task: asyncio.Task[Any] = task
-        self._receive = receive
+        self._left = left
         self._loop = asyncio.get_running_loop()
         self._disconnect: asyncio.Task[None] | None = None
         self._has_cancelled = False
@@ -54,9 +66,7 @@ class CallerWatch:
         self._cancel()
 
     async def _await_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            # A host may first repeat that the body is over.
-            continue
+        await self._left()
         self._cancel()
 
     def _cancel(self) -> None:

@@ -128,7 +128,7 @@ def _rpc_handler(method: RpcMethod, max_request_s: float) -> grpc.RpcMethodHandl
 
 
 def _unary_behaviour(method: RpcMethod, max_request_s: float) -> Any:
-    handler = cast(UnaryHandler, method.handler)
+    handler = cast("UnaryHandler", method.handler)
     limit_s = None if method.streams_requests else max_request_s
 
     async def respond(request: Any, grpc_context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -144,7 +144,7 @@ def _unary_behaviour(method: RpcMethod, max_request_s: float) -> Any:
 
 
 def _stream_behaviour(method: RpcMethod) -> Any:
-    handler = cast(StreamHandler, method.handler)
+    handler = cast("StreamHandler", method.handler)
 
     async def respond(request: Any, grpc_context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         context = GrpcioContext(grpc_context, None)
