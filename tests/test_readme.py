@@ -1,6 +1,6 @@
 """The README's commands, run as they stand against a server that was started as it says.
 
-Blocks marked ``bash`` or ``python`` are run from the root; only ports and the virtual environment's folder are replaced. A line
+Blocks marked ``bash`` or ``python`` are run from the root; only addresses and the virtual environment's folder differ. A line
 ``# → text`` says what the output must contain.
 """
 
@@ -62,7 +62,8 @@ def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 def _here(text: str, ports: dict[str, str]) -> str:
     for port, replacement in ports.items():
         text = re.sub(rf"\b{port}\b", replacement, text)
-    return text.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+    addresses = f"--url http://127.0.0.1:{ports['8080']} --grpc-address 127.0.0.1:{ports['50051']}"
+    return text.replace(".venv/bin/", f"{Path(sys.executable).parent}/").replace("tensorgate infer", f"tensorgate infer {addresses}")
 
 
 def test_the_first_commands_are_serve_and_test() -> None:
