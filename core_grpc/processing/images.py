@@ -81,11 +81,13 @@ def _crop(image: Image.Image, recipe: ImagePreprocessing) -> Image.Image:
 
 def _resize(image: Image.Image, recipe: ImagePreprocessing) -> Image.Image:
     """To the input's size. A box of the source, resized, has the pixels of the scaled whole, cropped, without the whole being made."""
-    size = (recipe.width, recipe.height)
-    box = (0.0, 0.0, float(image.width), float(image.height))
+    left, top, right, bottom = 0.0, 0.0, float(image.width), float(image.height)
     if recipe.resize == "shorter_side":
-        box = _shorter_side_box(image.width, image.height, recipe)
-    return image.resize(size, INTERPOLATIONS[recipe.interpolation], box=box)
+        left, top, right, bottom = _shorter_side_box(image.width, image.height, recipe)
+    # One direction at a time: left to itself Pillow 13 begins with the cheaper one, and sharp pictures then differ by several levels.
+    resample = INTERPOLATIONS[recipe.interpolation]
+    rows = image.resize((recipe.width, image.height), resample, box=(left, 0, right, image.height))
+    return rows.resize((recipe.width, recipe.height), resample, box=(0, top, recipe.width, bottom))
 
 
 def _shorter_side_box(width: int, height: int, recipe: ImagePreprocessing) -> tuple[float, float, float, float]:
