@@ -1,45 +1,30 @@
-"""Bodies of the Open Inference Protocol's REST form to and from the core's types.
+"""Request bodies of the Open Inference Protocol's REST form to the core's types; ``rest_answers.py`` is the way back.
 
 Fields that nobody reads are refused by name, at the top and in each tensor; parameters are open, but those the protocol knows are checked.
 An optional field that is null counts as absent. ``shared_memory_region`` and ``classification`` are refused as not offered. Checks
-against the model are the data plane's; here a body only has to agree with itself. An answer is binary where the caller asked for it (an
-output's ``binary_data``, else the request's ``binary_data_output``), else flat JSON.
+against the model are the data plane's; here a body only has to agree with itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
 from typing import Any
 
-import orjson
 import simdjson
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported, quoted
-from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape, raw_from_array
+from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape
 from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.rest_binary import BinaryTail, json_length, raw_binary_input
 from core_grpc.rpc.rest_json import JsonDocument, elements, kind_of, members, parse_document, refuse_unknown, text
-from core_grpc.rpc.rest_numbers import array_from_json, json_from_array, json_from_array_with_tokens
+from core_grpc.rpc.rest_numbers import array_from_json
 from core_grpc.settings import LimitsSettings
-from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ModelSpec, ParameterValue, RequestedOutput, Tensor
-
-JSON_TYPE = "application/json"
-BINARY_TYPE = "application/octet-stream"
+from core_grpc.types import InferRequest, ModelSpec, ParameterValue, RequestedOutput, Tensor
 
 _REQUEST_FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
 _INPUT_FIELDS = frozenset({"name", "shape", "datatype", "parameters", "data"})
 _OUTPUT_FIELDS = frozenset({"name", "parameters"})
-
-
-@dataclass(frozen=True, slots=True)
-class RestBody:
-    """An HTTP body for the caller."""
-
-    content_type: str
-    data: bytes
-    json_bytes: int | None = None
-    """Bytes of JSON before the raw tensors: the value of Inference-Header-Content-Length. None when all is JSON."""
 
 
 def decode_infer_body(
@@ -61,46 +46,6 @@ def decode_infer_body(
         return _decode_json(spec, body[:length], BinaryTail(memoryview(body)[length:]), limits, deadline)
     name, tensor = raw_binary_input(spec, body)
     return InferRequest(spec.name, spec.version, {name: tensor}, parameters={"binary_data_output": True}, deadline=deadline)
-
-
-def encode_infer_response(response: InferResponse, request: InferRequest) -> RestBody:
-    """The answer's body, each output in the form that ``request`` asked for.
-
-    Raises:
-        InvalidArgument: an output asked for as JSON is BYTES that are not UTF-8.
-    """
-    header, raw = _encoded(response, request, json_from_array)
-    if b"null" in header:
-        header, raw = _encoded(response, request, json_from_array_with_tokens)
-    if any(raw):
-        return RestBody(BINARY_TYPE, b"".join([header, *raw]), len(header))
-    return RestBody(JSON_TYPE, header)
-
-
-def json_body(answer: Mapping[str, Any]) -> RestBody:
-    """A small JSON answer."""
-    return RestBody(JSON_TYPE, orjson.dumps(answer))
-
-
-def _encoded(response: InferResponse, request: InferRequest, json_from: Callable[[str, Datatype, Array], Any]) -> tuple[bytes, list[bytes]]:
-    """The JSON, and the raw tensors behind it."""
-    is_binary = {output.name: output.parameters.get("binary_data") for output in request.outputs}
-    default = request.parameters.get("binary_data_output", False)
-    outputs: list[dict[str, Any]] = []
-    raw: list[bytes] = []
-    for name, tensor in response.outputs.items():
-        encoded: dict[str, Any] = {"name": name, "datatype": tensor.datatype.value, "shape": tensor.array.shape}
-        wants_binary = is_binary.get(name)
-        if default if wants_binary is None else wants_binary:
-            raw.append(raw_from_array(tensor.array))
-            encoded["parameters"] = {"binary_data_size": len(raw[-1])}
-        else:
-            encoded["data"] = json_from(name, tensor.datatype, tensor.array.reshape(-1))
-        outputs.append(encoded)
-    answer = {"model_name": response.model_name, "model_version": response.model_version, "outputs": outputs}
-    if response.id:
-        answer["id"] = response.id
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), raw
 
 
 def _decode_json(spec: ModelSpec, json_part: bytes, tail: BinaryTail, limits: LimitsSettings, deadline: float | None) -> InferRequest:
@@ -168,6 +113,9 @@ def _decode_shape(name: str, value: Any, limits: LimitsSettings) -> tuple[int, .
     for dimension in dimensions:
         if type(dimension) is not int or dimension >= 1 << 63:
             raise InvalidTensor(f"input {quoted(name)}: shape: wanted non-negative integers, got {kind_of(dimension)}")
+    if math.prod(dimension or 1 for dimension in dimensions) >= 1 << 60:
+        # With a zero among them even these have no elements, and numpy refuses them.
+        raise InvalidTensor(f"input {quoted(name)}: shape: wanted dimensions whose product is below 2^60, got larger ones")
     return checked_shape(name, dimensions, limits.max_tensor_dimensions)
 
 

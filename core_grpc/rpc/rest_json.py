@@ -35,6 +35,9 @@ _MAX_INTEGER_DIGITS = 400
 _KEPT_BYTES = 4 << 20
 """Bodies up to this size share their thread's parser, which then keeps a few times as much memory."""
 
+_SLOW_BYTES = 16 << 20
+"""The largest body for the standard library's parser, which takes ten times its size in memory."""
+
 _BLOCK_BYTES = 1 << 16
 """Blocks that stay in a core's cache."""
 
@@ -194,6 +197,11 @@ def _kept_parser() -> simdjson.Parser:
 
 def _parsed_slowly(body: bytes, limits: LimitsSettings) -> Any:
     """The document by the standard library's parser, or the reason why there is none."""
+    if len(body) > _SLOW_BYTES:
+        raise InvalidArgument(
+            "body is not JSON, or has NaN or Infinity, which JSON does not know and only bodies up to "
+            f"{_SLOW_BYTES >> 20} MiB may have: send binary data"
+        )
     try:
         decoded = body.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -20,32 +20,29 @@ The answer::
                                             answered output that has labels; absent where there is none
      "timing_ms": {"preprocess", "queue", "compute"}}
 
-Numbers are written as in ``/v2`` (``rest_numbers.py``); BYTES elements are strings, or ``{"b64": "…"}`` where they are not UTF-8.
+Numbers are written as in ``/v2`` (``rest_answers.py``); BYTES elements are strings, or ``{"b64": "…"}`` where they are not UTF-8.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import orjson
 
 from core_grpc.errors import InvalidArgument
 from core_grpc.rpc.classes import row_classes
-from core_grpc.rpc.rest_codec import JSON_TYPE, RestBody
+from core_grpc.rpc.rest_answers import JSON_TYPE, JsonFromArray, RestBody, json_from_array, json_from_array_with_tokens
 from core_grpc.rpc.rest_json import JsonDocument, elements, kind_of, parse_document, refuse_unknown, text
-from core_grpc.rpc.rest_numbers import json_from_array, json_from_array_with_tokens
 from core_grpc.rpc.rest_values import inputs_from_instances, inputs_from_json
 from core_grpc.settings import LimitsSettings
 from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ModelSpec, RequestedOutput, Tensor
 
 _FIELDS = frozenset({"instances", "inputs", "outputs", "top_k", "signature_name"})
-
-JsonFromArray: TypeAlias = Callable[[str, Datatype, Array], Any]
 
 
 class AnswerForm(Enum):

@@ -17,8 +17,9 @@ from google.api.httpbody_pb2 import HttpBody
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, ModelNotReady, Unsupported, quoted
 from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.rest_answers import BINARY_TYPE, JSON_TYPE, RestBody, encode_infer_response, json_body
 from core_grpc.rpc.rest_binary import LENGTH_HEADER
-from core_grpc.rpc.rest_codec import BINARY_TYPE, JSON_TYPE, RestBody, decode_infer_body, encode_infer_response, json_body
+from core_grpc.rpc.rest_codec import decode_infer_body
 from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
 from core_grpc.rpc.rest_upload import MULTIPART_TYPE, decode_upload, query_options, takes_uploads
 from core_grpc.settings import NodeSettings
