@@ -1,4 +1,4 @@
-"""Fails when the committed page is not what its sources give: ``python web_demo/check_dist.py``.
+"""Fails when the committed page is not what its sources give, or its types or tests fail: ``python web_demo/check_dist.py``.
 
 Generates the TypeScript and builds the page into scratch folders and compares them with ``src/gen`` and ``dist`` byte for byte. Runs
 ``npm ci`` first where the installed packages are not those of the lock file. ``make web`` repairs a stale dist,
@@ -18,6 +18,9 @@ from generate import GENERATED, WEB_DEMO, generate
 DIST = WEB_DEMO / "dist"
 NODE_WANTED = (20, 19)
 """What Vite needs."""
+
+CANNOT_CHECK = 2
+"""Exit status where this machine cannot build the page."""
 
 
 def why_not_here() -> str:
@@ -72,8 +75,11 @@ def stale_files() -> list[str]:
 def main() -> None:
     """Entry point."""
     if reason := why_not_here():
-        sys.exit(reason)
+        print(reason, file=sys.stderr)
+        sys.exit(CANNOT_CHECK)
     install()
+    npm("run", "check")
+    npm("test")
     if stale := stale_files():
         sys.exit("the committed page is stale, run `python web_demo/generate.py` and `make web`:\n  " + "\n  ".join(stale))
 

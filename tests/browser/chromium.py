@@ -36,7 +36,16 @@ class Conduct:
     complaints: list[str] = field(default_factory=list)
     """Errors and warnings of the console (refusals by the content security policy are among them), and uncaught exceptions."""
     hosts: set[str] = field(default_factory=set)
-    """`host:port` of every request that left the page's process."""
+    """`host:port` of every request."""
+    expected: list[str] = field(default_factory=list)
+
+    def expect(self, part: str) -> None:
+        """Complaints with this in them are what the test provokes."""
+        self.expected.append(part)
+
+    def unexpected(self) -> list[str]:
+        """The other complaints."""
+        return [complaint for complaint in self.complaints if not any(part in complaint for part in self.expected)]
 
     def watch(self, page: Page) -> None:
         """Starts recording."""
