@@ -98,7 +98,8 @@ def _facade_table() -> Iterator[str]:
 
 def _facade_default(item: FieldInfo) -> str:
     value = item.get_default(call_default_factory=True)
-    return f"`{value.relative_to(ROOT)}`" if isinstance(value, Path) else _shown(value)
+    # A directory of the checkout, named as in the checkout.
+    return f"`{'/'.join(value.parts[-2:])}`" if isinstance(value, Path) else _shown(value)
 
 
 def _facade_accepted(item: FieldInfo) -> str:

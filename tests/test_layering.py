@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +22,9 @@ LEAVES = frozenset({"errors", "types", "settings", "lifecycle", "observability",
 
 PARTS: Mapping[str, frozenset[str]] = {
     # Part of the core: the other parts it may import, beside the leaves. Read it from the outside in.
-    "__main__": frozenset({"server", "transports"}),
-    "server": frozenset({"transports", "rpc", "data_plane", "request_checks", "models"}),
+    "__main__": frozenset({"server", "transports", "process_control"}),
+    "server": frozenset({"transports", "rpc", "data_plane", "models", "process_control"}),
+    "process_control": frozenset(),
     "transports": frozenset({"rpc"}),
     "rpc": frozenset({"data_plane", "request_checks", "processing"}),
     "data_plane": frozenset({"models", "request_checks", "processing"}),
@@ -47,12 +50,12 @@ FENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     # (packages, the only places that may import them, why)
     (
         ("grpc", "grpc_health", "grpc_reflection", "grpc_status"),
-        ("core_grpc.rpc", "core_grpc.transports", "core_grpc.errors", "rest_facade", "tensorgate.infer", "tensorgate.client"),
+        ("core_grpc.server", "core_grpc.rpc", "core_grpc.transports", "rest_facade", "tensorgate.infer", "tensorgate.client"),
         "what serves and what calls may know gRPC; what a model does may not depend on how it was asked",
     ),
     (
         ("protos", "google"),
-        ("core_grpc.rpc", "core_grpc.transports", "rest_facade", "tensorgate.infer", "tensorgate.client", "protos"),
+        ("core_grpc.server", "core_grpc.rpc", "core_grpc.transports", "rest_facade", "tensorgate.infer", "tensorgate.client", "protos"),
         "protobuf stops at the codec: the core's own types are core_grpc/types.py",
     ),
     (("onnxruntime",), ("core_grpc.backends.onnxruntime",), "an engine is imported by its backend only, when a model needs it"),
@@ -83,8 +86,8 @@ BANNED: tuple[tuple[str, str, str], ...] = (
 TENSORGATE_MAY = ("core_grpc.settings", "core_grpc.version", "core_grpc.transports.envoy_host")
 """What the command line may import of the core: it must start in an instant, without numpy or gRPC."""
 
-LIGHT = ("tensorgate.cli", "tensorgate.supervisor", "tensorgate.edge", "tensorgate.settings", "tensorgate.__main__")
-"""Modules of the supervisor's process, which stays beside the servers: what they import when they load counts for every installation."""
+CALLERS = ("tensorgate.infer", "tensorgate.client")
+"""The parts of the command line that call a server. The others run in the supervisor's process, which stays beside the servers."""
 HEAVY = frozenset({"numpy", "grpc", "google", "protos", "httpx", "rich", "fastapi", "pydantic", "onnxruntime", "PIL"})
 
 VAGUE = re.compile(r"(^|_)(utils?|helpers?|common|manager|misc)(_|$)")
@@ -143,7 +146,8 @@ def violations(found: Import) -> Iterator[str]:
     from_command_line = within(found.importer, "tensorgate") and within(found.imported, "core_grpc") and found.at_load
     if from_command_line and not any(within(found.imported, name) for name in TENSORGATE_MAY):
         yield f"{where}: of the core the command line may load {', '.join(TENSORGATE_MAY)} only; start the rest as a process"
-    if found.at_load and found.importer in LIGHT and found.imported.split(".")[0] in HEAVY:
+    is_supervising = within(found.importer, "tensorgate") and not any(within(found.importer, name) for name in CALLERS)
+    if found.at_load and is_supervising and found.imported.split(".")[0] in HEAVY:
         yield f"{where}: the supervisor's process stays small; import it in the function that needs it"
 
 
@@ -180,6 +184,13 @@ def test_every_exception_is_needed() -> None:
 def test_every_part_of_the_core_is_in_the_rules() -> None:
     parts = {part_of(name) for name in SOURCES if within(name, "core_grpc")} - {"__init__"}
     assert parts <= PARTS.keys() | LEAVES, "a new part of the core needs its row in PARTS"
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    modules = {name for name in SOURCES if within(name, "tensorgate") and not any(within(name, caller) for caller in CALLERS)}
+    code = f"import sys, {', '.join(sorted(modules - {'tensorgate.__main__'}))}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert not HEAVY & set(loaded)
 
 
 @pytest.mark.parametrize(
