@@ -17,5 +17,6 @@ function envoy_on_response(response)
     place = place + (text:sub(place, place) == "\\" and 2 or 1)
   end
   local size = body:setBytes('{"error":"' .. text:sub(last + 1, place - 1) .. '"}')
-  headers:replace("content-length", tostring(size))
+  -- Asked for again: waiting for the body may have ended the life of the first one.
+  response:headers():replace("content-length", tostring(size))
 end

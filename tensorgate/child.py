@@ -24,7 +24,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 # Elsewhere than on Linux a program that does not watch the control pipe gets a watcher: a shell that waits for the pipe's end and
 # then kills the process it has become by exec.
-_WATCHED = '(cat <&"$TENSORGATE_CONTROL_FD" >/dev/null; kill -KILL $$) & exec "$@"'
+_WATCHED = '(cat "/dev/fd/$TENSORGATE_CONTROL_FD"; kill -KILL $$) >/dev/null 2>&1 & exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)

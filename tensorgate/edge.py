@@ -69,7 +69,8 @@ def edge_config(settings: EdgeProcessSettings, admin_socket: str, descriptors: P
     names = _hostnames(settings)
     origins = [re.escape(origin) for origin in listed(edge.cors_origins)]
     loopback_origin = "https?://(localhost|127\\.0\\.0\\.1|\\[::1\\])(:[0-9]+)?"
-    own_origins = [f"https?://{re.escape(name)}(:[0-9]+)?" for name in names if name not in LOOPBACK_NAMES]
+    patterns = [re.escape(name).replace("\\*", "[^/:]+") for name in names if name not in LOOPBACK_NAMES]
+    own_origins = [f"https?://{pattern}(:[0-9]+)?" for pattern in patterns]
     allowed = [loopback_origin, *own_origins, *origins]
     values = {
         "edge": edge,

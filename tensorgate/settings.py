@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 from core_grpc.settings import DrainSettings, LimitsSettings, ServerSettings, bounded, one_of
 
@@ -63,7 +64,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listener on ``host``."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -32,9 +32,27 @@ async def request(address: Address, method: str, path: str, timeout_s: float = 2
                 writer.close()
     except (OSError, TimeoutError):
         return Answer(0, "")
-    head, _, body = answer.decode(errors="replace").partition("\r\n\r\n")
-    status = head[9:12]
-    return Answer(int(status) if status.isdecimal() else 0, body)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():
+        body = _joined(body)
+    status = head[9:12].decode(errors="replace")
+    return Answer(int(status) if status.isdecimal() else 0, body.decode(errors="replace"))
+
+
+def _joined(body: bytes) -> bytes:
+    """The content of a chunked body, or of as many chunks as came."""
+    content = b""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        try:
+            length = int(size.partition(b";")[0], 16)
+        except ValueError:
+            break
+        if length == 0:
+            break
+        content += rest[:length]
+        body = rest[length + 2 :]
+    return content
 
 
 async def wait_for_ok(address: Address, path: str, poll_s: float = 0.05) -> None:

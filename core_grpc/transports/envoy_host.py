@@ -43,6 +43,8 @@ class NodeListener:
     """Path of the private Unix socket for the edge; empty for none."""
     stream_idle_s: int = 300
     """A stream on which nothing moves for this long is ended."""
+    max_connections: int = 10_000
+    """Connections open at a time. More are closed at once."""
     max_concurrent_streams: int = 1024
     """Calls in flight on one connection."""
     stream_window_bytes: int = 1 << 20

@@ -62,9 +62,10 @@ def _print_table(call: Call, door: str, answer: Answer, elapsed_ms: float) -> No
 
     if not answer.classes:
         raise InferError(f"model '{answer.model}' names no classes: it has no labels")
-    table = Table(
-        title=Text(f"{call.photo_name}: {answer.model} version {answer.version}, door {door}, {elapsed_ms:.0f} ms"), title_justify="left"
-    )
+    console = Console()
+    heading = f"{call.photo_name}: {answer.model} version {answer.version}, door {door}, {elapsed_ms:.0f} ms"
+    console.print(heading, markup=False, highlight=False)
+    table = Table()
     table.add_column("", justify="right")
     table.add_column("label")
     table.add_column("class", justify="right")
@@ -74,4 +75,4 @@ def _print_table(call: Call, door: str, answer: Answer, elapsed_ms: float) -> No
         bar = "█" * max(0, round(item.score * 20)) if 0 <= item.score <= 1 else ""
         # Text, not markup: a label is the model's word.
         table.add_row(str(place), Text(item.label), str(item.index), f"{item.score:.4f}", bar)
-    Console().print(table)
+    console.print(table)
