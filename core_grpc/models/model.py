@@ -184,10 +184,12 @@ def _group_of(spec: ModelSpec) -> Callable[[Mapping[str, Array]], Hashable]:
 
 
 def _nbytes(inputs: Mapping[str, Array]) -> int:
-    return sum(array.nbytes for array in inputs.values())
+    size = 0
+    for array in inputs.values():
+        size += array.nbytes
+    return size
 
 
 def _nbytes_with_bytes(inputs: Mapping[str, Array]) -> int:
-    return sum(
-        sum(map(len, array.reshape(-1).tolist())) + array.nbytes if array.dtype.hasobject else array.nbytes for array in inputs.values()
-    )
+    """As above, with the content of BYTES elements, whose arrays only hold references."""
+    return _nbytes(inputs) + sum(sum(map(len, array.reshape(-1).tolist())) for array in inputs.values() if array.dtype.hasobject)

@@ -12,12 +12,11 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, ModelNotReady, QueueFull
 from core_grpc.scheduler.batch import unstack
-from core_grpc.scheduler.dynamic_batcher import BatchingLimits, DynamicBatcher
+from core_grpc.scheduler.dynamic_batcher import BatchingLimits, DynamicBatcher, Pending
 from core_grpc.types import Array
 
 _log = logging.getLogger(__name__)
@@ -26,8 +25,7 @@ _TIMER_STEP_S = 0.001
 """Event loops wait in milliseconds; a shorter timer would fire early and spin."""
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(NamedTuple):
     """What one request got from the engine, and when."""
 
     outputs: Mapping[str, Array]
@@ -39,8 +37,7 @@ class Execution:
     """Rows of the batch that the request was part of."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchResult:
+class BatchResult(NamedTuple):
     """What an instance made of a batch."""
 
     outputs: Mapping[str, Array]
@@ -48,19 +45,29 @@ class BatchResult:
     compute_s: float
 
 
-class Member:
-    """An admitted request: compared by identity, so it is its own key in the batcher."""
+class Member(Pending):
+    """An admitted request."""
 
-    __slots__ = ("arrival", "deadline", "inputs", "rows", "waiter")
+    __slots__ = ("inputs", "waiter")
 
-    def __init__(
-        self, inputs: Mapping[str, Array], rows: int, deadline: float | None, arrival: float, waiter: asyncio.Future[Execution]
+    def __init__(  # noqa: PLR0917 (one for each request: keywords and a call to the base's constructor are felt)
+        self,
+        inputs: Mapping[str, Array],
+        waiter: asyncio.Future[Execution],
+        rows: int,
+        nbytes: int,
+        group: Hashable,
+        deadline: float,
+        arrival: float,
     ) -> None:
         self.inputs = inputs
+        self.waiter = waiter
         self.rows = rows
+        self.nbytes = nbytes
+        self.group = group
         self.deadline = deadline
         self.arrival = arrival
-        self.waiter = waiter
+        self.ticket = 0
 
 
 Execute: TypeAlias = Callable[[Sequence[Member]], Awaitable[BatchResult]]
@@ -111,12 +118,27 @@ class Dispatcher:
         now = self._clock()
         if self._is_closed:
             raise ModelNotReady("the model is being unloaded")
-        if deadline is not None and deadline <= now:
+        if deadline is None:
+            deadline = math.inf
+        elif deadline <= now:
             raise _expired()
-        member = Member(inputs, rows, deadline, now, self._loop.create_future())
-        self._offer(member, nbytes, group, now)
+        waiter: asyncio.Future[Execution] = self._loop.create_future()
+        member = Member(inputs, waiter, rows, nbytes, group, deadline, now)
         try:
-            return await member.waiter
+            self._batcher.offer(member)
+        except QueueFull:
+            # Idle instances take their batches at the end of the loop's turn; what they will take must not count as waiting.
+            if not self._feed(now):
+                raise
+            self._batcher.offer(member)
+        if self._idle:
+            if not self._is_feeding:
+                self._is_feeding = True
+                self._loop.call_soon(self._on_turn_end)
+        elif deadline < self._timer_at:
+            self._arm(deadline, now)
+        try:
+            return await waiter
         except asyncio.CancelledError:
             self._batcher.withdraw(member)
             raise
@@ -136,22 +158,8 @@ class Dispatcher:
             self._timer.cancel()
         while self._idle:
             self._idle.pop().set_result([])
+        self._tell_drained()
         await asyncio.gather(*self._tasks)
-
-    def _offer(self, member: Member, nbytes: int, group: Hashable, now: float) -> None:
-        try:
-            self._batcher.offer(member, member.rows, nbytes, group, deadline=member.deadline, now=now)
-        except QueueFull:
-            # Idle instances take their batches at the end of the loop's turn; what they will take must not count as waiting.
-            if not self._feed(now):
-                raise
-            self._batcher.offer(member, member.rows, nbytes, group, deadline=member.deadline, now=now)
-        if self._idle:
-            if not self._is_feeding:
-                self._is_feeding = True
-                self._loop.call_soon(self._on_turn_end)
-        elif member.deadline is not None and member.deadline < self._timer_at:
-            self._arm(member.deadline, now)
 
     def _on_turn_end(self) -> None:
         """Requests that arrived in one turn of the loop share a batch."""
@@ -202,6 +210,8 @@ class Dispatcher:
             elif not (batch := await self._next_batch()):
                 return
             await self._run(execute, batch)
+            # The members' tensors must not live until the next batch comes.
+            del batch
             self._executing -= 1
             self._tell_drained()
 
@@ -230,7 +240,7 @@ class Dispatcher:
     async def _run_again(self, execute: Execute, member: Member) -> None:
         if member.waiter.done():
             return
-        if member.deadline is not None and member.deadline <= self._clock():
+        if member.deadline <= self._clock():
             _settle(member, _expired())
         else:
             await self._run(execute, [member])
