@@ -50,17 +50,16 @@ def main() -> int:
     # After its own handlers uvicorn raises the signal once more for those that were there before it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    _log.info("listening on %s, core at %s", listener_url(listener), settings.core_address)
     try:
-        asyncio.run(_serve(settings, listener))
+        asyncio.run(_serve(_Server(_uvicorn_config(settings)), listener))
     finally:
         listener.close()
     return 0
 
 
-async def _serve(settings: FacadeSettings, listener: socket.socket) -> None:
-    server = _Server(_uvicorn_config(settings))
+async def _serve(server: _Server, listener: socket.socket) -> None:
     _obey_supervisor(server)
-    _log.info("listening on %s, core at %s", listener_url(listener), settings.core_address)
     await server.serve(sockets=[listener])
 
 

@@ -218,7 +218,7 @@ def _values(tensor: Tensor) -> list[Any]:
 
 
 def shortest(value: float) -> float:
-    """The float with the fewest digits that is the same FP32: 0.1 instead of 0.10000000149011612."""
+    """The same FP32 with as few digits as it needs: 0.1 instead of 0.10000000149011612."""
     if not math.isfinite(value):
         return value
     bits = _FP32.pack(value)

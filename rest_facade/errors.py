@@ -9,6 +9,7 @@ addresses), nor is that of an exception.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
@@ -52,6 +53,14 @@ _LOCAL_TEXT: Mapping[int, str] = {
 }
 """What gRPC on this side of the wire means, in our words."""
 
+_MADE_HERE = re.compile(
+    r"^CLIENT: |^Deadline Exceeded$|^CANCELLED$|^Locally cancelled|\b(?:ipv4|ipv6|unix|dns|recvmsg|sendmsg|errno)\b:?|"
+    r"\bto connect\b|\bsocket closed\b|\bconnection (?:reset|closed|refused|aborted)\b|\bbroken pipe\b|\bGOAWAY\b|RST_STREAM|"
+    r"\bname resolution\b|\bkeepalive\b|\bending stream\b|\btransport\b|\bstream removed\b|\bupstream\b",
+    re.IGNORECASE,
+)
+"""How texts that gRPC makes up on this side are known: nothing else in a failure tells who wrote it."""
+
 _INTERNAL = "internal error"
 
 Handler: TypeAlias = Callable[[Request, Any], Coroutine[Any, Any, Response]]
@@ -82,12 +91,11 @@ def error_response(code: int, message: str, http_status: int | None = None, head
 def rpc_failure(error: grpc.aio.AioRpcError) -> tuple[int, str]:
     """The code of a failed RPC, and the text that a caller may see."""
     code = int(error.code().value[0])
-    # Only gRPC's own report of where the status came from tells a status that the core sent from one made on this side.
-    from_core = "received from peer" in (error.debug_error_string() or "")
-    if not from_core:
-        return code, _LOCAL_TEXT.get(code, _INTERNAL)
+    text = error.details() or _INTERNAL
     # A server gives UNKNOWN when a handler raised what nobody foresaw; the text is the exception's.
-    return code, _INTERNAL if code == grpc.StatusCode.UNKNOWN.value[0] else (error.details() or _INTERNAL)
+    if code == grpc.StatusCode.UNKNOWN.value[0]:
+        return code, _INTERNAL
+    return code, _LOCAL_TEXT.get(code, _INTERNAL) if _MADE_HERE.search(text) else text
 
 
 async def _on_rpc_failure(_request: Request, error: grpc.aio.AioRpcError) -> Response:

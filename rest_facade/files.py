@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +33,9 @@ class SiteFiles(StaticFiles):
 
     def __init__(self, directory: Path, headers: Mapping[str, str]) -> None:
         super().__init__(directory=directory, html=True)
+        # Reads the machine's table of types, which would otherwise happen on the event loop; some tables have no JavaScript in them.
+        mimetypes.init()
+        mimetypes.add_type("text/javascript", ".js")
         self._headers = headers
 
     async def get_response(self, path: str, scope: Scope) -> Response:

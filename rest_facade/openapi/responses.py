@@ -44,7 +44,7 @@ def v2_errors(*statuses: int) -> dict[str, Any]:
     return {str(status): {"$ref": f"#/components/responses/V2Error{status}"} for status in statuses}
 
 
-INFER_ERRORS = (400, 404, 413, 429, 499, 500, 503, 504)
+INFER_ERRORS = (400, 404, 413, 429, 499, 500, 501, 503, 504)
 """What an inference may answer."""
 
 MODEL_ERRORS = (400, 404, 503, 504)

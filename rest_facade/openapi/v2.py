@@ -87,7 +87,7 @@ def _infer(name: str, parameters: tuple[str, ...]) -> dict[str, Any]:
                 content,
                 {_LENGTH_PARAMETER["name"]: _LENGTH_HEADER},
             ),
-            **v2_errors(*INFER_ERRORS, 501),
+            **v2_errors(*INFER_ERRORS),
         },
         description="JSON, JSON followed by binary tensors, one raw tensor, or an upload as for `:predict`. Values are flat or nested, "
         "row-major. A body without a content type is read as JSON.",
