@@ -45,9 +45,11 @@ MetadataDep = Annotated[Metadata, Depends(_metadata)]
 
 async def _predict_body(request: Request, settings: SettingsDep) -> PredictBody:
     """The body is read as JSON whatever its content type says: ``curl -d`` calls it a form, and some clients call it nothing."""
+    if encoding := request.headers.get("content-encoding", "").strip().lower().removeprefix("identity"):
+        raise FacadeError(12, f"Content-Encoding '{encoding[:40]}' is not offered: send the body as it is")
     limit_bytes = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
-    too_large = FacadeError(8, f"body: wanted at most {limit_bytes} bytes", http_status=413)
+    too_large = FacadeError(8, f"facade.max_body_bytes: the body is larger than {limit_bytes} bytes", http_status=413)
     if declared.isdecimal() and int(declared) > limit_bytes:
         raise too_large
     body = bytearray()

@@ -108,7 +108,9 @@ async def _on_facade_error(_request: Request, error: FacadeError) -> Response:
 
 async def _on_http_exception(_request: Request, error: HTTPException) -> Response:
     code = _CODE_OF_HTTP.get(error.status_code, 3 if error.status_code < 500 else 13)
-    return error_response(code, str(error.detail), error.status_code, error.headers)
+    allowed = (error.headers or {}).get("Allow", "")
+    message = f"method not allowed; wanted {allowed}" if allowed else str(error.detail)
+    return error_response(code, message, error.status_code, error.headers)
 
 
 async def _on_invalid_request(_request: Request, error: RequestValidationError) -> Response:

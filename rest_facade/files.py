@@ -45,7 +45,7 @@ class SiteFiles(StaticFiles):
             HTTPException: 404, 405.
         """
         if scope["method"] not in {"GET", "HEAD"}:
-            raise HTTPException(405, "method not allowed; wanted GET or HEAD", {"allow": "GET, HEAD"})
+            raise HTTPException(405, headers={"Allow": "GET, HEAD"})
         try:
             response = await super().get_response(path, scope)
         except (HTTPException, ValueError) as error:  # ValueError: a NUL in the path.
@@ -67,7 +67,7 @@ async def _plain_page(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] != "/":
         raise not_found()
     if scope["method"] not in {"GET", "HEAD"}:
-        raise HTTPException(405, "method not allowed; wanted GET or HEAD", {"allow": "GET, HEAD"})
+        raise HTTPException(405, headers={"Allow": "GET, HEAD"})
     await HTMLResponse(_NO_DEMO, headers={**PAGE_HEADERS, "cache-control": "no-cache"})(scope, receive, send)
 
 

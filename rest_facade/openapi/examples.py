@@ -12,7 +12,7 @@ CLASSES: list[dict[str, Any]] = [
     {"label": "cup", "index": 968, "score": 0.024},
 ]
 
-TIMING_MS: dict[str, float] = {"preprocess_ms": 4.1, "queue_ms": 0.2, "compute_ms": 6.3}
+TIMING_MS: dict[str, float] = {"preprocess": 4.1, "queue": 0.2, "compute": 6.3}
 
 MODEL: dict[str, Any] = {
     "name": "efficientnet_lite0",
@@ -28,21 +28,28 @@ MODEL: dict[str, Any] = {
             "shape": [-1, 3, 224, 224],
             "dimension_names": ["batch", "", "", ""],
             "accepts": "image",
-            "description": "",
+            "description": "One photograph a row: an encoded image as BYTES, or its preprocessed pixels",
         }
     ],
     "outputs": [
-        {"name": "logits", "datatype": "FP32", "shape": [-1, 1000], "dimension_names": ["batch", ""], "accepts": "", "description": ""},
+        {
+            "name": "logits",
+            "datatype": "FP32",
+            "shape": [-1, 1000],
+            "dimension_names": ["batch", ""],
+            "accepts": "",
+            "description": "Scores before softmax",
+        },
         {
             "name": "probabilities",
             "datatype": "FP32",
             "shape": [-1, 1000],
             "dimension_names": ["batch", ""],
             "accepts": "",
-            "description": "",
+            "description": "Softmax of the scores: they sum to 1",
         },
     ],
-    "description": "",
+    "description": "EfficientNet-Lite0: names what a photograph shows, one of the 1000 ImageNet classes",
     "license": "Apache-2.0",
     "label_count": 1000,
 }

@@ -29,6 +29,7 @@ _SHARED: dict[str, Schema] = {
 
 _PREDICT_COMMON: Schema = {
     "outputs": list_of({"type": "string"}, "Names of the outputs wanted. Left out: all."),
+    "signature_name": text("Only `serving_default`, which clients of TensorFlow Serving send."),
     "top_k": int32("For models with labels: how many of the best classes to name for each row. 0 or left out means 5; -1 means none."),
 }
 
@@ -79,13 +80,13 @@ _BODIES: dict[str, Schema] = {
             "outputs": {
                 "type": "object",
                 "description": "For `inputs`, and for uploads that name outputs: nested values by output name.",
-                "additionalProperties": ref("Nested"),
+                "additionalProperties": ref("Value"),
             },
             "classes": list_of(list_of(ref("ClassScore"), "One row, best first."), "For models with labels: the best classes of each row."),
             "timing_ms": {
                 "type": "object",
                 "description": "Where the time went, in milliseconds.",
-                "additionalProperties": {"type": "number"},
+                "properties": {"preprocess": {"type": "number"}, "queue": {"type": "number"}, "compute": {"type": "number"}},
             },
         },
         ("model", "version"),

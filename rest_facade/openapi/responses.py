@@ -12,16 +12,20 @@ _V1: Mapping[int, tuple[int, str, str]] = {
         "inference input 'input' data-type is 'INT32', but model 'efficientnet_lite0' expects 'FP32'",
     ),
     404: (5, "No such model or version.", "Request for unknown model: 'nosuch' is not found"),
-    429: (8, "Too much is waiting for this model, or a limit was hit: the text names it.", "queue of model 'efficientnet_lite0' is full"),
+    429: (
+        8,
+        "Too much is waiting for this model, or a limit was hit: the text names it.",
+        "too many rows are waiting: 1024 and 1 more exceed max_queue_rows 1024",
+    ),
     499: (1, "The caller left.", "the caller left"),
-    500: (13, "The engine failed on an accepted request.", "model 'efficientnet_lite0' failed to run"),
-    501: (12, "This server does not offer it.", "/tensorgate.v1.InferenceService/Watch is not offered by this server"),
+    500: (13, "The engine failed on an accepted request.", "the model failed on this request"),
+    501: (12, "This server does not offer it.", "Content-Encoding 'gzip' is not offered: send the body as it is"),
     503: (14, "The model or the server is not ready. Trying again later helps.", "the server is shutting down and takes no new work"),
-    504: (4, "The time ran out before the answer was there.", "deadline expired in the queue of model 'efficientnet_lite0'"),
+    504: (4, "The time ran out before the answer was there.", "the deadline passed before the model could run the request"),
 }
 """HTTP status: google.rpc.Code, meaning, message."""
 
-_TOO_LARGE = (8, "The body is larger than this server takes.", "body: wanted at most 67108864 bytes")
+_TOO_LARGE = (8, "The body is larger than this server takes.", "limits.max_message_bytes: the body is larger than 67108864 bytes")
 
 
 def error_responses() -> dict[str, Any]:

@@ -54,7 +54,7 @@ def _predict() -> dict[str, Any]:
         "id": "",
         "outputs": [],
         "classes": [{"top": CLASSES}],
-        "timing": {**TIMING_MS, "batch_rows": 1},
+        "timing": {**{f"{part}_ms": time_ms for part, time_ms in TIMING_MS.items()}, "batch_rows": 1},
     }
     return operation(
         "predict",

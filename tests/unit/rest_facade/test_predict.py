@@ -163,7 +163,11 @@ async def test_a_model_that_is_not_ready_says_why(facade: httpx.AsyncClient, cor
 
 async def test_a_body_above_the_limit_is_refused_before_it_is_read(connect: Connect) -> None:
     facade = await connect(max_body_bytes=1024)
-    assert error_of(await facade.post("/predict", content=b" " * 1025)) == (413, 8, "body: wanted at most 1024 bytes")
+    assert error_of(await facade.post("/predict", content=b" " * 1025)) == (
+        413,
+        8,
+        "facade.max_body_bytes: the body is larger than 1024 bytes",
+    )
 
     # The transport of this client collects the whole body first; a declared length is not needed for the refusal.
     async def long() -> Any:
@@ -171,6 +175,11 @@ async def test_a_body_above_the_limit_is_refused_before_it_is_read(connect: Conn
             yield b" " * 1000
 
     assert error_of(await facade.post("/predict", content=long()))[0] == 413
+
+
+async def test_a_compressed_body_is_refused_by_name(facade: httpx.AsyncClient) -> None:
+    response = await facade.post("/predict", content=b"x", headers={"content-encoding": "gzip"})
+    assert error_of(response) == (501, 12, "Content-Encoding 'gzip' is not offered: send the body as it is")
 
 
 async def test_a_slow_core_ends_in_a_deadline(connect: Connect, core: Core) -> None:
