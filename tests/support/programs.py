@@ -105,5 +105,10 @@ def is_running(pid: int) -> bool:
 def write_identity_model(repository: Path, name: str, datatype: str = "FP32", shape: str = "[-1, 4]", delay_ms: int = 0) -> None:
     """A model that answers its input X as Y, after ``delay_ms``."""
     (repository / name / "1").mkdir(parents=True)
-    lines = ['backend = "identity"', f"[identity]\ndelay_ms = {delay_ms}", f'[input.X]\ndatatype = "{datatype}"\nshape = {shape}']
+    lines = [
+        'backend = "identity"',
+        "[warmup]\ncount = 0",
+        f"[identity]\ndelay_ms = {delay_ms}",
+        f'[input.X]\ndatatype = "{datatype}"\nshape = {shape}',
+    ]
     (repository / name / "model.toml").write_text("\n".join(lines))
