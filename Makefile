@@ -59,11 +59,11 @@ clean: ## remove the virtual environment and everything that was built into igno
 
 # The stamps make the second `make serve` start at once; a change of the dependencies installs again.
 $(SERVE_STAMP): pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet --editable .
+	$(PIP) install --editable .
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet --editable '.[dev]'
+	$(PIP) install --editable '.[dev]'
 	@touch $@ $(SERVE_STAMP)
 
 $(BIN)/python:
@@ -72,5 +72,5 @@ $(BIN)/python:
 	  echo "Tensorgate needs Python 3.11 or newer, and '$(PYTHON)' is $$found. Name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@echo "Making a virtual environment in $(VENV) and installing into it; once, about a minute."
+	@echo "Making a virtual environment in $(VENV) and installing into it; once, a minute or two."
 	@$(PYTHON) -m venv $(VENV)
