@@ -121,8 +121,8 @@ async def test_a_model_that_is_not_ready_says_why(page: Page, gateway: FakeGatew
 
     gateway.predict = loading
     problem = await problem_after_asking(page)
-    await expect(problem).to_contain_text("The model efficientnet_lite0 is not available")
-    await expect(problem).to_contain_text("The reason: the file is no ONNX model.")
+    await expect(problem).to_contain_text("The model efficientnet_lite0 does not answer now")
+    await expect(problem).to_contain_text("It is not available: the file is no ONNX model.")
     await expect(problem).to_contain_text("choose another model")
 
 

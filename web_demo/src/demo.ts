@@ -3,7 +3,7 @@
 import { Code } from "@connectrpc/connect";
 
 import { type Gateway, TIMEOUT_MS } from "./gateway";
-import { type ImageModel, imageModels, modelKey, whyNoModel } from "./models";
+import { type ImageModel, imageModels, modelKey, whyNoModel, whyNotReady } from "./models";
 import { problemWithFile } from "./photo";
 import { drawPreview } from "./preview";
 import { codeOf, isUnreachable, type Problem, problemFrom } from "./problem";
@@ -94,9 +94,9 @@ export class Demo {
     return false;
   }
 
-  #offer(known: readonly ImageModel[]): void {
+  #offer(models: ImageModel[]): void {
     const before = this.#view.model.value;
-    this.#models = known.filter((model) => model.isReady);
+    this.#models = models;
     this.#view.showModels(this.#models, before);
   }
 
@@ -114,10 +114,10 @@ export class Demo {
     try {
       const all = await this.#gateway.listModels();
       this.#offer(imageModels(all));
-      const now = imageModels(all).find((other) => modelKey(other) === modelKey(model));
-      if (code === Code.NotFound || now === undefined || now.isReady) return null;
-      const advice = `${now.reason === "" ? "" : `The reason: ${now.reason}. `}Try again in a moment, or choose another model.`;
-      return { title: `The model ${model.name} is ${now.state}`, advice, isWorthRetrying: true };
+      const now = all.find((other) => modelKey(other) === modelKey(model));
+      const why = now === undefined ? "" : whyNotReady(now);
+      if (code === Code.NotFound || why === "") return null;
+      return { title: `The model ${model.name} does not answer now`, advice: `It is ${why}. Try again in a moment, or choose another model.`, isWorthRetrying: true };
     } catch {
       return null;
     }

@@ -38,12 +38,15 @@ export const TIMEOUT_MS = { listModels: 10_000, classify: 30_000 };
 const FRAME_BYTES = 5;
 const TOP_K = 5;
 
+/** One image in a BYTES tensor, with or without a batch dimension. */
+const SHAPE = [1, 1];
+
 /** A request with one encoded image (JPEG, PNG, …) as it is: the server decodes, resizes and normalises. */
 export function predictRequest(model: ImageModel, image: Uint8Array): PredictRequest {
   return create(PredictRequestSchema, {
     model: model.name,
     version: model.version,
-    inputs: [{ name: model.input, datatype: "BYTES", shape: model.shape, bytesValues: [image] }],
+    inputs: [{ name: model.input, datatype: "BYTES", shape: SHAPE, bytesValues: [image] }],
     outputs: model.outputs,
     topK: TOP_K,
   });

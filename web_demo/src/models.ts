@@ -2,7 +2,7 @@
 
 import { type Model, ModelState } from "./gen/protos/tensorgate/v1/inference_pb";
 
-/** A model version that takes an encoded image. */
+/** A model version that answers and takes an encoded image. */
 export interface ImageModel {
   name: string;
   version: string;
@@ -11,21 +11,11 @@ export interface ImageModel {
   input: string;
   /** The outputs to ask for; empty asks for all. */
   outputs: string[];
-  /** The shape of one image in a BYTES tensor: `[1, 1]` with a batch dimension, `[1]` without. */
-  shape: number[];
-  isReady: boolean;
-  /** Why it does not answer, in the server's words; empty where it gives none. */
-  reason: string;
-  state: string;
 }
 
-/**
- * The models with exactly one input, an image. Ready ones come first, in the server's order; the others are there to say why
- * nothing can be offered.
- */
+/** The ready models with exactly one input, an image; in the server's order. */
 export function imageModels(models: readonly Model[]): ImageModel[] {
-  const fitting = models.filter((model) => model.inputs.length === 1 && model.inputs[0]?.accepts === "image").map(imageModel);
-  return [...fitting.filter((model) => model.isReady), ...fitting.filter((model) => !model.isReady)];
+  return models.filter((model) => model.state === ModelState.READY && takesImage(model)).map(imageModel);
 }
 
 /** How the picker names a model: with its version only where the name alone is not enough. */
@@ -39,16 +29,24 @@ export function modelKey(model: Pick<ImageModel, "name" | "version">): string {
   return `${model.name}/${model.version}`;
 }
 
+/** What keeps a model from answering: "still loading", "not available: the file is damaged"; empty where it is ready. */
+export function whyNotReady(model: Model): string {
+  if (model.state === ModelState.READY) return "";
+  const words = STATE_WORDS[model.state] ?? "in a state that this page does not know";
+  return model.reason === "" ? words : `${words}: ${model.reason.replace(/\.$/, "")}`;
+}
+
 /** One line on what the server has, for when no model can be offered. */
 export function whyNoModel(models: readonly Model[]): string {
-  const known = imageModels(models);
-  const first = known[0];
-  if (first === undefined) {
-    return models.length === 0
-      ? "The server has no models."
-      : `The server has ${models.length === 1 ? "one model" : `${models.length} models`}, but none takes a photo.`;
-  }
-  return `Model ${first.name} is ${first.state}${first.reason === "" ? "" : `: ${first.reason}`}.`;
+  if (models.length === 0) return "The server has no models.";
+  // What a model takes may be unknown until it has been loaded.
+  const waiting = models.find((model) => model.state !== ModelState.READY && (takesImage(model) || model.inputs.length === 0));
+  if (waiting !== undefined) return `Model ${waiting.name} is ${whyNotReady(waiting)}.`;
+  return `The server has ${models.length === 1 ? "one model" : `${models.length} models`}, but none takes a photo.`;
+}
+
+function takesImage(model: Model): boolean {
+  return model.inputs.length === 1 && model.inputs[0]?.accepts === "image";
 }
 
 function imageModel(model: Model): ImageModel {
@@ -59,16 +57,11 @@ function imageModel(model: Model): ImageModel {
     description: model.description,
     input: model.inputs[0]?.name ?? "",
     outputs: outputs.includes("probabilities") ? ["probabilities"] : [],
-    shape: model.maxBatchSize > 0 ? [1, 1] : [1],
-    isReady: model.state === ModelState.READY,
-    reason: model.reason.replace(/\.$/, ""),
-    state: STATE_WORDS[model.state] ?? "in a state that this page does not know",
   };
 }
 
 const STATE_WORDS: Partial<Record<ModelState, string>> = {
   [ModelState.LOADING]: "still loading",
-  [ModelState.READY]: "ready",
   [ModelState.UNLOADING]: "being unloaded",
   [ModelState.UNAVAILABLE]: "not available",
 };

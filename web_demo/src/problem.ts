@@ -66,7 +66,7 @@ const WORDS: Partial<Record<Code, Words>> = {
   }),
   [Code.Unavailable]: () => ({
     title: "The server cannot run models right now",
-    advice: "It is starting, stopping or restarting. Try again in a few seconds.",
+    advice: "It is starting, stopping or restarting, or none of its models could be loaded. Try again in a few seconds; the server’s log says more.",
     isWorthRetrying: true,
   }),
   [Code.FailedPrecondition]: ({ model }) => ({

@@ -12,10 +12,6 @@ const MODEL: ImageModel = {
   description: "",
   input: "pixels",
   outputs: ["probabilities"],
-  shape: [1, 1],
-  isReady: true,
-  reason: "",
-  state: "ready",
 };
 const IMAGE = new Uint8Array([0xff, 0xd8, 0xff]);
 

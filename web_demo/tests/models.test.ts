@@ -9,7 +9,6 @@ function model(fields: MessageInitShape<typeof ModelSchema>): Model {
     name: "net",
     version: "1",
     state: ModelState.READY,
-    maxBatchSize: 8,
     inputs: [{ name: "pixels", accepts: "image" }],
     outputs: [{ name: "logits" }, { name: "probabilities" }],
     ...fields,
@@ -30,13 +29,9 @@ describe("imageModels", () => {
     expect(logits?.outputs).toEqual([]);
   });
 
-  it("gives the shape of one image with and without a batch dimension", () => {
-    expect(imageModels([model({}), model({ maxBatchSize: 0 })]).map(({ shape }) => shape)).toEqual([[1, 1], [1]]);
-  });
-
-  it("puts ready models first and keeps the server's order otherwise", () => {
-    const found = imageModels([model({ name: "a", state: ModelState.LOADING }), model({ name: "b" }), model({ name: "c" })]);
-    expect(found.map(({ name }) => name)).toEqual(["b", "c", "a"]);
+  it("leaves out what is not ready and keeps the server's order", () => {
+    const found = imageModels([model({ name: "a", state: ModelState.LOADING }), model({ name: "c" }), model({ name: "b" })]);
+    expect(found.map(({ name }) => name)).toEqual(["c", "b"]);
   });
 });
 
@@ -50,7 +45,11 @@ describe("modelLabel", () => {
 describe("whyNoModel", () => {
   it("tells an empty server from one without image models", () => {
     expect(whyNoModel([])).toBe("The server has no models.");
-    expect(whyNoModel([model({ inputs: [] })])).toBe("The server has one model, but none takes a photo.");
+    expect(whyNoModel([model({ inputs: [{ name: "x" }] })])).toBe("The server has one model, but none takes a photo.");
+  });
+
+  it("names a model that failed to load although nobody knows what it would take", () => {
+    expect(whyNoModel([model({ inputs: [{ name: "x" }] }), model({ name: "broken", inputs: [], state: ModelState.UNAVAILABLE })])).toBe("Model broken is not available.");
   });
 
   it("gives the state and the server's reason, with one full stop", () => {
