@@ -6,7 +6,7 @@ themselves, not copies. Options:
 
 * ``outputs = { Y = "X" }``: output name to input name;
 * ``delay_ms = 0``: how long an execution takes;
-* ``fail_value = 99``: an execution fails when the first element of the first input equals it.
+* ``fail_value = 99``: an execution fails when the first element of a row of the first input equals it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _IdentityInstance:
             time.sleep(self.delay_s)
         if self.fail_value is not None:
             first = next(iter(inputs.values()))
-            if first.size and first.flat[0] == self.fail_value:
+            if first.size and (first.reshape(first.shape[0] if first.ndim else 1, -1)[:, 0] == self.fail_value).any():
                 raise BackendFailed("scripted failure")
         return {output: inputs[name] for output, name in self.outputs.items() if name in inputs}
 

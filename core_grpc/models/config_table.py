@@ -20,8 +20,10 @@ class ConfigTable:
             raise ModelLoadFailed(f"{where}: wanted a table, got {shown(table)}")
         self._table: Mapping[str, Any] = table
         self._taken: set[str] = set()
+        self._known: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
+        self._known.add(key)
         return key in self._table
 
     def failure(self, key: str, wanted: str) -> ModelLoadFailed:
@@ -30,6 +32,7 @@ class ConfigTable:
 
     def take(self, key: str, default: Any = None) -> Any:
         """The value as it is."""
+        self._known.add(key)
         self._taken.add(key)
         return self._table.get(key, default)
 
@@ -76,11 +79,11 @@ class ConfigTable:
         self._taken.update(self._table)
         return self._table
 
-    def finish(self, known: Iterable[str] = ()) -> None:
+    def finish(self) -> None:
         """Refuses the keys that nobody took."""
         for key in self._table:
             if key not in self._taken:
-                raise ModelLoadFailed(f"{self.where} {one_line(key, 100)}: no such key; it has {', '.join([*sorted(self._taken), *known])}")
+                raise ModelLoadFailed(f"{self.where} {one_line(key, 100)}: no such key; it has {', '.join(sorted(self._known))}")
 
 
 def shown(value: object) -> str:

@@ -115,7 +115,7 @@ def model_config_from_text(text: str) -> ModelConfig:
     )
     for table in (batching, instances, warmup):
         table.finish()
-    top.finish(known=[name for name in BACKENDS if name not in top])
+    top.finish()
     return config
 
 
@@ -137,7 +137,7 @@ def _input(table: ConfigTable) -> InputConfig:
         description=table.text("description"),
         image=table.table("image").take_all() if "image" in table else None,
     )
-    table.finish(known=() if "image" in table else ("image",))
+    table.finish()
     return config
 
 
