@@ -126,7 +126,8 @@ def _is_empty(shape: Sequence[int]) -> bool:
 def _refuse_contents_beside_raw(message: pb.ModelInferRequest, item: pb.ModelInferRequest.InferInputTensor) -> None:
     if item.HasField("contents"):
         raise InvalidTensor(
-            f"contents field must not be specified when using raw_input_contents for {quoted(item.name)} for model {quoted(message.model_name)}"
+            f"contents field must not be specified when using raw_input_contents for {quoted(item.name)} "
+            f"for model {quoted(message.model_name)}"
         )
 
 

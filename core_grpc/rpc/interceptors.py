@@ -27,6 +27,11 @@ class RpcFailure(Exception):
         self.message = message
 
 
+def wire_status(error: RpcFailure | GatewayError) -> tuple[StatusCode, str]:
+    """The status and the line for the caller; ``GatewayError`` comes from the transport itself, before a handler has the request."""
+    return (error.code, error.message) if isinstance(error, RpcFailure) else (STATUS[type(error)], error.message)
+
+
 def guarded(method: RpcMethod) -> RpcMethod:
     """The method with its handler's exceptions turned into ``RpcFailure``.
 
@@ -64,5 +69,6 @@ def _failure(path: str, error: Exception, context: RpcContext) -> RpcFailure:
     if isinstance(error, GatewayError):
         log.debug("%s failed: %s", path, error.message, extra={"request_id": context.request_id})
         return RpcFailure(STATUS[type(error)], error.message)
-    log.exception("%s raised", path, exc_info=error, extra={"request_id": context.request_id})
+    # The exception is here as a value: this is no handler.
+    log.error("%s raised", path, exc_info=error, extra={"request_id": context.request_id})
     return RpcFailure(StatusCode.INTERNAL, f"internal error (request {context.request_id})")

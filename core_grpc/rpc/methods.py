@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from core_grpc.errors import Unsupported
+from core_grpc.errors import InvalidArgument, Unsupported, quoted
 from core_grpc.rpc.context import RpcContext
 
 UnaryHandler: TypeAlias = Callable[[Any, RpcContext], Awaitable[Any]]
@@ -30,6 +30,18 @@ class RpcMethod:
     streams_requests: bool
     streams_responses: bool
     handler: UnaryHandler | StreamHandler
+
+    def parse(self, data: bytes | memoryview) -> Message:
+        """A request from its serialized form.
+
+        Raises:
+            InvalidArgument: the bytes are not such a message.
+        """
+        try:
+            # protobuf reads any buffer; its stubs say bytes.
+            return self.request_type.FromString(cast("bytes", data))
+        except DecodeError:
+            raise InvalidArgument(f"the request is not a {quoted(self.request_type.DESCRIPTOR.full_name)} message") from None
 
 
 def methods_from_servicer(descriptor: ServiceDescriptor, servicer: object) -> list[RpcMethod]:

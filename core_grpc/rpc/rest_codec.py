@@ -140,12 +140,12 @@ def _decode_output(where: str, item: Any) -> RequestedOutput:
 
 
 def _decode_parameters(where: str, value: Any) -> dict[str, ParameterValue]:
-    parameters = members(value, where)
+    parameters = dict(members(value, where))
     for key, parameter in parameters.items():
         if not isinstance(parameter, bool | int | float | str):
             raise InvalidArgument(f"{where}: {quoted(key)}: wanted true, false, a number or a string, got {kind_of(parameter)}")
         if isinstance(parameter, int) and not -(1 << 63) <= parameter < 1 << 64:
-            raise InvalidArgument(f"{where}: {quoted(key)}: wanted an integer of 64 bits, got {kind_of(parameter)}")
+            parameters[key] = float(parameter)  # As orjson reads it.
     return parameters
 
 

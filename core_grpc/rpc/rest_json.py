@@ -41,6 +41,10 @@ _SLOW_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 16
 """Blocks that stay in a core's cache."""
 
+_MOST_ARRAYS = 10_000
+_BLANKS = 32
+"""Characters behind a bracket among which the next token is looked for."""
+
 _thread = threading.local()
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -67,6 +71,20 @@ class JsonDocument:
             return False
         self._checked_to = start + len(brackets)
         return True
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether it is proven that only arrays of objects have other arrays in them."""
+        body = self._body
+        opening = body.find(b"[")
+        for _ in range(_MOST_ARRAYS):
+            following = body.find(b"[", opening + 1)
+            if following < 0:
+                return True
+            if body.find(b"]", opening, following) < 0 and body[opening + 1 : opening + _BLANKS].lstrip()[:1] != b"{":
+                return False
+            opening = following
+        return False
 
     @cached_property
     def _brackets(self) -> bytes:

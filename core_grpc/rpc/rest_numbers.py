@@ -80,10 +80,12 @@ def array_from_json(name: str, datatype: Datatype, shape: tuple[int, ...], value
     array = nested_array_from_json(name, datatype, value, document)
     if array.shape == shape:
         return array
-    if array.ndim > 1 and array.size == math.prod(shape):
-        raise InvalidTensor(f"input {quoted(name)}: data is nested as {_dims(array.shape)}, wanted it flat or as its shape {_dims(shape)}")
     if array.size != math.prod(shape):
         raise InvalidTensor(f"input {quoted(name)}: shape {_dims(shape)} takes {math.prod(shape)} elements, got {array.size}")
+    # Brackets end at the first dimension of 0: shape [1,0,4] is written [[]].
+    is_empty_alike = array.size == 0 and shape[: array.ndim] == array.shape
+    if array.ndim > 1 and not is_empty_alike:
+        raise InvalidTensor(f"input {quoted(name)}: data is nested as {_dims(array.shape)}, wanted it flat or as its shape {_dims(shape)}")
     return array.reshape(shape)
 
 
@@ -131,12 +133,18 @@ def _wide_numbers(name: str, datatype: Datatype, nesting: tuple[int, ...], value
         flat = np.frombuffer(value.as_buffer(of_type=of_type), wide)  # type: ignore[arg-type]  # a Literal
     except (TypeError, ValueError):
         raise _found_misfit(name, datatype, nesting, value) from None
-    # as_buffer flattens whatever it meets. One dimension: as many numbers as elements. More: the brackets must be those of the nesting
-    # too; the count comes first, because it bounds how long they are. Else every row is looked at.
-    is_proven = flat.size == math.prod(nesting) and (len(nesting) == 1 or (flat.size and document.is_nested_next(_brackets(nesting))))
+    # as_buffer flattens whatever it meets: there must be as many numbers as the nesting says (this comes first, because it bounds how long
+    # its brackets are), and the brackets must be those of the nesting. Where that is not proven, every row is looked at.
+    is_proven = flat.size == math.prod(nesting) and _is_nesting_proven(nesting, flat.size, document)
     if not is_proven and (misfit := _misfit_in_rows(name, datatype, nesting, value)):
         raise misfit
     return flat
+
+
+def _is_nesting_proven(nesting: tuple[int, ...], size: int, document: JsonDocument) -> bool:
+    if len(nesting) == 1:
+        return document.is_flat
+    return size > 0 and document.is_nested_next(_brackets(nesting))
 
 
 def _found_misfit(name: str, datatype: Datatype, nesting: tuple[int, ...], value: Any) -> InvalidTensor:

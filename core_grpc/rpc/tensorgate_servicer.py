@@ -33,11 +33,12 @@ class TensorgateServicer:
         return pb.ListModelsResponse(models=map(encode_model, self._data_plane.models()))
 
     async def GetModel(self, request: pb.GetModelRequest, _context: RpcContext) -> pb.GetModelResponse:
-        """One model version, whatever its state; without a version the newest that is ready, else the newest."""
-        entries = [entry for entry in self._data_plane.models() if entry.name == request.model]
+        """One model version, whatever its state: the newest that is ready, else the newest, where none is named; the default model likewise."""
+        name = request.model or self._data_plane.default_model().name
+        entries = [entry for entry in self._data_plane.models() if entry.name == name]
         if request.version:
             entries = [entry for entry in entries if entry.version == request.version]
         if not entries:
             version = f" version {quoted(request.version)}" if request.version else ""
-            raise NotFound(f"Request for unknown model: {quoted(request.model)}{version} is not found")
+            raise NotFound(f"Request for unknown model: {quoted(name)}{version} is not found")
         return pb.GetModelResponse(model=encode_model(max(entries, key=lambda entry: (entry.state == "READY", int(entry.version or 0)))))
