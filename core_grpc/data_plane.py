@@ -175,7 +175,8 @@ class DataPlane:
         """Decodes each element to a row, on the processing threads."""
         if elements.ndim not in (1, 2) or (elements.ndim == 2 and elements.shape[1] != 1):
             raise InvalidTensor(
-                f"unexpected shape for input '{name}' for model '{spec.name}'. Expected [n] or [n,1] encoded images, got {list(elements.shape)}"
+                f"unexpected shape for input '{name}' for model '{spec.name}'. Expected [n] or [n,1] encoded images, "
+                f"got {list(elements.shape)}"
             )
         images = elements.reshape(-1).tolist()
         if spec.max_batch_size:

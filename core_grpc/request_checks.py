@@ -73,7 +73,8 @@ def wanted_outputs(spec: ModelSpec, requested: Sequence[RequestedOutput]) -> Seq
     for position, name in enumerate(names):
         if name not in known:
             raise InvalidArgument(
-                f"unexpected inference output {quoted(name)} for model '{spec.name}': it has {_names(output.name for output in spec.outputs)}"
+                f"unexpected inference output {quoted(name)} for model '{spec.name}': "
+                f"it has {_names(output.name for output in spec.outputs)}"
             )
         if name in names[:position]:
             raise InvalidArgument(f"output {quoted(name)} is requested twice")

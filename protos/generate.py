@@ -1,7 +1,7 @@
 """Regenerates everything that is made from the protos: ``python protos/generate.py``.
 
-Stubs (``*_pb2.py``, ``*_pb2.pyi``, ``*_pb2_grpc.py``) lie beside their proto and import as ``protos.<package>.<file>_pb2``, because the root of all
-imports is the repository. The descriptor set ``protos/descriptors.binpb`` is what the edge's transcoder reads.
+Stubs (``*_pb2.py``, ``*_pb2.pyi``, ``*_pb2_grpc.py``) lie beside their proto and import as ``protos.<package>.<file>_pb2``, because the
+root of all imports is the repository. The descriptor set ``protos/descriptors.binpb`` is what the edge's transcoder reads.
 ``--check`` generates into a scratch folder and fails if anything that is committed differs.
 """
 

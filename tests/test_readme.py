@@ -33,7 +33,7 @@ def ports(free_port: Callable[[], int]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def stack(ports: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def demo(ports: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What ``make serve`` starts."""
     log = tmp_path_factory.mktemp("readme") / "serve.log"
     command = [sys.executable, "-m", "tensorgate", "serve", "--port", ports["8080"], "--grpc-port", ports["50051"]]
@@ -80,7 +80,7 @@ def test_there_is_an_example_for_each_of_the_six_doors() -> None:
     assert len(re.findall(r"^```(bash|python)$", section, re.MULTILINE)) == 6
 
 
-@pytest.mark.usefixtures("stack")
+@pytest.mark.usefixtures("demo")
 @pytest.mark.parametrize(("language", "block"), BLOCKS, ids=[block.strip().splitlines()[0][:60] for _, block in BLOCKS])
 def test_an_example_runs_and_answers(language: str, block: str, ports: dict[str, str]) -> None:
     wanted = re.findall(r"^# → (.*)$", block, re.MULTILINE)

@@ -15,13 +15,13 @@ class LineFormatter(logging.Formatter):
 
     default_msec_format = "%s.%03d"
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+    def formatMessage(self, record: logging.LogRecord) -> str:
         """The line, with control characters escaped: a caller's text cannot forge a second record."""
         request_id = getattr(record, "request_id", "")
         text = f"{record.asctime} {record.levelname} {record.name}: {record.message}"
         return one_line(f"{text} [request {request_id}]" if request_id else text, _LINE_LIMIT)
 
-    def usesTime(self) -> bool:  # noqa: N802 - logging's name
+    def usesTime(self) -> bool:
         """The time is in every line."""
         return True
 

@@ -1,0 +1,1 @@
+"""Two hosts for the same servicers: an Envoy that hosts Python, and grpc.aio."""

@@ -16,7 +16,8 @@ from core_grpc.observability.logging import configure_logging
 from core_grpc.process_control import watch_control
 from core_grpc.server import Node
 from core_grpc.settings import NodeSettings, load_settings
-from core_grpc.transports.asgi_grpc import GrpcAsgiApp, Receive, Scope, Send
+from core_grpc.transports.asgi_grpc import GrpcAsgiApp, Scope, Send
+from core_grpc.transports.caller_watch import Receive
 
 log = logging.getLogger(__name__)
 

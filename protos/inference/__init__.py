@@ -1,0 +1,1 @@
+"""Package `inference`: the Open Inference Protocol, and the short float service."""

@@ -1,0 +1,1 @@
+"""Package `trt`: the short byte service."""

@@ -1,0 +1,1 @@
+"""Package `tensorgate.v1`: the ergonomic API."""
