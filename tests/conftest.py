@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from tests.support.stack import TRANSPORTS, Stack, running_stack, write_repository
+
 WATCHED = ("core_grpc", "rest_facade")
 """The packages whose event loop serves requests. A blocking call with one of their frames on the stack fails the test."""
 
@@ -44,3 +46,12 @@ def free_port() -> Callable[[], int]:
                 return port
 
     return take
+
+
+@pytest.fixture(scope="session", params=TRANSPORTS)
+def stack(request: pytest.FixtureRequest, free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A running gateway over each transport, with models of every datatype, slow ones, failing ones and one that cannot be loaded."""
+    repository = tmp_path_factory.mktemp("models")
+    write_repository(repository)
+    with running_stack(free_port, request.param, repository) as running:
+        yield running

@@ -33,7 +33,7 @@ class TensorgateServicer:
         return pb.ListModelsResponse(models=map(encode_model, self._data_plane.models()))
 
     async def GetModel(self, request: pb.GetModelRequest, _context: RpcContext) -> pb.GetModelResponse:
-        """One model version, whatever its state: the newest that is ready, else the newest, where none is named; the default model likewise."""
+        """One model version, whatever its state; where none is named, the newest that is ready, else the newest, and the default model."""
         name = request.model or self._data_plane.default_model().name
         entries = [entry for entry in self._data_plane.models() if entry.name == name]
         if request.version:

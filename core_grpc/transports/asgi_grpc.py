@@ -13,11 +13,9 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias, cast
 
-from google.protobuf.message import DecodeError
-
-from core_grpc.errors import STATUS, GatewayError, InvalidArgument, LimitExceeded, StatusCode, one_line, quoted
+from core_grpc.errors import GatewayError, InvalidArgument, LimitExceeded, StatusCode, one_line
 from core_grpc.rpc.framing import PREFIX_BYTES, frame, message_length, status_message, timeout_s, unframed
-from core_grpc.rpc.interceptors import RpcFailure
+from core_grpc.rpc.interceptors import RpcFailure, wire_status
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
 from core_grpc.transports.caller_watch import CallerWatch, Receive, disconnected
 
@@ -111,7 +109,7 @@ class GrpcAsgiApp:
             body = await self._whole_body(receive)
             if body is None:
                 return
-            request = _parsed(method, unframed(body, self._max_message_bytes))
+            request = method.parse(unframed(body, self._max_message_bytes))
             watch = CallerWatch(lambda: disconnected(receive), deadline)
             response = await cast("UnaryHandler", method.handler)(request, context)
             watch.stop()
@@ -121,7 +119,7 @@ class GrpcAsgiApp:
         except (RpcFailure, GatewayError) as error:
             if watch:
                 watch.stop()
-            await _send_status(send, context.response_headers, *_status(error))
+            await _send_status(send, context.response_headers, *wire_status(error))
             return
         except asyncio.CancelledError:
             if watch is None or not watch.stop():
@@ -170,7 +168,7 @@ class GrpcAsgiApp:
             code, text = StatusCode.OK, ""
         except (RpcFailure, GatewayError) as error:
             watch.stop()
-            code, text = _status(error)
+            code, text = wire_status(error)
         except asyncio.CancelledError:
             if not watch.stop() and not reader.caller_left:
                 raise
@@ -204,7 +202,7 @@ class _MessageReader:
             length = message_length(bytes(self._buffer[:PREFIX_BYTES]), self._limit_bytes)
             if not await self._filled(PREFIX_BYTES + length):
                 raise InvalidArgument(f"the request stream ended inside a message of {length} bytes")
-            message = _parsed(self._method, bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length]))
+            message = self._method.parse(bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length]))
             del self._buffer[: PREFIX_BYTES + length]
             yield message
         if self._buffer:
@@ -241,19 +239,6 @@ async def _responses(method: RpcMethod, request: Any, context: AsgiContext) -> A
 def _deadline(grpc_timeout: bytes | None) -> float | None:
     seconds = None if grpc_timeout is None else timeout_s(grpc_timeout)
     return None if seconds is None else time.monotonic() + seconds
-
-
-def _parsed(method: RpcMethod, message: bytes | memoryview) -> Any:
-    try:
-        return method.request_type.FromString(cast("bytes", message))
-    except DecodeError:
-        raise InvalidArgument(f"the request is not a {quoted(method.request_type.DESCRIPTOR.full_name)} message") from None
-
-
-def _status(error: RpcFailure | GatewayError) -> tuple[StatusCode, str]:
-    if isinstance(error, RpcFailure):
-        return error.code, error.message
-    return STATUS[type(error)], error.message
 
 
 def _too_large_answer(size: int, limit: int) -> str:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import grpc
 
-from core_grpc.errors import StatusCode, one_line
-from core_grpc.rpc.interceptors import RpcFailure
+from core_grpc.errors import GatewayError, one_line
+from core_grpc.rpc.interceptors import RpcFailure, wire_status
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
 from core_grpc.settings import NodeSettings
 
@@ -121,9 +121,8 @@ def _rpc_handler(method: RpcMethod, max_request_s: float) -> grpc.RpcMethodHandl
     respond = _stream_behaviour(method) if method.streams_responses else _unary_behaviour(method, max_request_s)
     kind = f"{'stream' if method.streams_requests else 'unary'}_{'stream' if method.streams_responses else 'unary'}"
     make = getattr(grpc, f"{kind}_rpc_method_handler")
-    handler: grpc.RpcMethodHandler[Any, Any] = make(
-        respond, request_deserializer=method.request_type.FromString, response_serializer=method.response_type.SerializeToString
-    )
+    # Requests stay bytes until we parse them: the library would answer a malformed one with the exception's own text.
+    handler: grpc.RpcMethodHandler[Any, Any] = make(respond, response_serializer=method.response_type.SerializeToString)
     return handler
 
 
@@ -134,8 +133,8 @@ def _unary_behaviour(method: RpcMethod, max_request_s: float) -> Any:
     async def respond(request: Any, grpc_context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         context = GrpcioContext(grpc_context, limit_s)
         try:
-            response = await handler(request, context)
-        except RpcFailure as failure:
+            response = await handler(_parsed(method, request), context)
+        except (RpcFailure, GatewayError) as failure:
             return await _abort(grpc_context, context, failure)
         await context.send_headers()
         return response
@@ -149,15 +148,26 @@ def _stream_behaviour(method: RpcMethod) -> Any:
     async def respond(request: Any, grpc_context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         context = GrpcioContext(grpc_context, None)
         try:
-            async for response in handler(request, context):
+            async for response in handler(_parsed(method, request), context):
                 await context.send_headers()
                 yield response
-        except RpcFailure as failure:
+        except (RpcFailure, GatewayError) as failure:
             await _abort(grpc_context, context, failure)
 
     return respond
 
 
-async def _abort(grpc_context: grpc.aio.ServicerContext[Any, Any], context: GrpcioContext, failure: RpcFailure) -> None:
+def _parsed(method: RpcMethod, request: Any) -> Any:
+    """The request message, or the messages of a stream as they come."""
+    return _parsed_stream(method, request) if method.streams_requests else method.parse(request)
+
+
+async def _parsed_stream(method: RpcMethod, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield method.parse(request)
+
+
+async def _abort(grpc_context: grpc.aio.ServicerContext[Any, Any], context: GrpcioContext, failure: RpcFailure | GatewayError) -> None:
     await context.send_headers()
-    await grpc_context.abort(_STATUS_CODES[StatusCode(failure.code)], failure.message)
+    code, text = wire_status(failure)
+    await grpc_context.abort(_STATUS_CODES[code], text)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.doors import DOORS, HTTP_STATUS, Addresses, Answer
+from tests.support.doors import DOORS, HTTP_STATUS, Answer
 from tests.support.stack import Stack
 from tests.support.vectors import Vector, VectorTensor, load_vectors
 
@@ -60,9 +60,4 @@ def _typed(item: VectorTensor, values: np.ndarray[Any, Any]) -> np.ndarray[Any, 
         texts = np.empty(len(values), dtype=object)
         texts[:] = [value.encode() if isinstance(value, str) else value for value in values.tolist()]
         return texts
-    return np.array([int(value) if isinstance(value, str) else value for value in values.tolist()]).astype(item.array().dtype)
-
-
-def test_addresses_are_of_the_transport_under_test(stack: Stack) -> None:
-    assert isinstance(stack.addresses, Addresses)
-    assert stack.transport in stack.log()
+    return np.array([int(value) if isinstance(value, str) else value for value in values.tolist()], dtype=item.array().dtype)

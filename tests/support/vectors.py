@@ -44,7 +44,8 @@ class VectorTensor:
             array = np.empty(len(self.data), dtype=object)
             array[:] = [text.encode() for text in self.data]
             return array
-        return np.array([float(value) if isinstance(value, str) else value for value in self.data], dtype=DTYPES[self.datatype])
+        # A datatype that does not exist still needs bytes to send.
+        return np.array(self.data, dtype=DTYPES.get(self.datatype, np.float32))
 
     def raw(self) -> bytes:
         """The values in raw form."""
