@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,19 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_files_that_are_named_exist(page: Path) -> None:
     missing = [name for name in FILE.findall(page.read_text(encoding="utf-8")) if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_pages_that_the_sources_name_exist() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py", "*.j2", "*.toml", "*.ts", "*.yml", "Makefile"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    named = {(file, page) for file in listed.stdout.split() for page in re.findall(r"docs/[\w-]+\.md", _text(ROOT / file))}
+    assert len(named) > 3
+    assert not [f"{file}: {page}" for file, page in named if not (ROOT / page).exists()]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def _defines(source: str, name: str) -> bool:

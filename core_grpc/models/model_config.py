@@ -1,6 +1,6 @@
 """``model.toml``: what a model's owner says about it. Everything is optional; what is unknown or wrong is refused by name.
 
-docs/model_config.md explains the keys to users.
+docs/own-model.md explains the keys to users.
 """
 
 from __future__ import annotations
