@@ -45,6 +45,10 @@ _DATATYPES: Mapping[str, Datatype] = {
 _LOG_FATAL = 4
 """ONNX Runtime logs an error line for every request it refuses, with paths of its build. We raise what it raises; that is enough."""
 
+_WARM_UP_RUNS = 2
+"""Runs after which the memory they took is given back. The warm-up's are at batch 1 and at the largest batch, which may never come again:
+for EfficientNet-Lite0 that is 75 MB. Without the arena altogether, a batch of 8 took a third more time."""
+
 
 class _Instance:
     """Runs the shared session; holds nothing of its own."""
@@ -56,6 +60,9 @@ class _Instance:
         self._text_inputs = tuple(spec.name for spec in inputs if spec.datatype is Datatype.BYTES)
         self._text_outputs = tuple(spec.name for spec in outputs if spec.datatype is Datatype.BYTES)
         self._output_datatypes = [spec.datatype for spec in outputs]
+        self._new_runs = _WARM_UP_RUNS
+        self._shrink_arena = onnxruntime.RunOptions()
+        self._shrink_arena.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._needs_ort_values = any(spec.datatype is Datatype.BF16 for spec in (*inputs, *outputs))
 
     def execute(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -63,8 +70,12 @@ class _Instance:
         for name in self._text_inputs:
             if name in feed:
                 feed[name] = strings_from_bytes(feed[name], name)
+        options = None
+        if self._new_runs:
+            self._new_runs -= 1
+            options = self._shrink_arena
         try:
-            arrays = self._run_ort_values(feed) if self._needs_ort_values else self._session.run(self._names, feed)
+            arrays = self._run_ort_values(feed, options) if self._needs_ort_values else self._session.run(self._names, feed, options)
         except Exception as error:  # noqa: BLE001 (its exceptions have no common base of their own)
             raise failure_from_run(error) from None
         outputs: dict[str, Array] = dict(zip(self._names, arrays, strict=True))
@@ -75,9 +86,9 @@ class _Instance:
     def close(self) -> None:
         self._session = None
 
-    def _run_ort_values(self, feed: Mapping[str, Array]) -> list[Array]:
+    def _run_ort_values(self, feed: Mapping[str, Array], options: Any) -> list[Array]:
         values = {name: ort_value_from_array(array, self._input_datatypes[name]) for name, array in feed.items()}
-        results = self._session.run_with_ort_values(self._names, values)
+        results = self._session.run_with_ort_values(self._names, values, options)
         return [array_from_ort_value(value, datatype) for value, datatype in zip(results, self._output_datatypes, strict=True)]
 
 
