@@ -115,8 +115,10 @@ class Child:
         assert self._process.stdout is not None
         while data := await self._process.stdout.read(1 << 16):
             self._tail = (self._tail + data)[-_TAIL_BYTES:]
-            self._output.write(data)
-            self._output.flush()
+            # Whoever read our output may have gone (`| head`): the child still has to be waited for.
+            with suppress(OSError):
+                self._output.write(data)
+                self._output.flush()
         await self._process.wait()
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
@@ -133,6 +135,15 @@ class Child:
                     self.said_drained.set()
                 elif key == "STATUS":
                     self.on_status(value)
+
+
+def tell_service_manager(line: str) -> None:
+    """Says ``line`` to whoever started this program and listens as systemd does (``Type=notify``)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+            # A leading @ is an abstract socket.
+            sender.sendto(line.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 def _notify_socket(path: Path) -> socket.socket:

@@ -7,13 +7,15 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from core_grpc.settings import NodeSettings, SettingsError, load_settings
 from tensorgate.banner import banner
-from tensorgate.edge import edge_config
+from tensorgate.child import tell_service_manager
+from tensorgate.edge import admin_socket, edge_config
 from tensorgate.ports import Door
 from tensorgate.settings import EdgeProcessSettings, EdgeSettings, StackSettings
 from tensorgate.stack import (
@@ -82,12 +84,17 @@ def edge(environ: Mapping[str, str], *, print_only: bool) -> int:
         if print_only:
             # Through the same steps, so that what is printed was checked by Envoy.
             edge_service(settings, directory, _as_given(settings.edge), environ)
-            sys.stdout.write(edge_config(settings, str(directory / "edge-admin.sock")))
+            sys.stdout.write(edge_config(settings, str(admin_socket(directory))))
             return 0
         door = _door(settings.edge.host, settings.edge.port, "--port", insecure=settings.edge.insecure)
         settings = replace(settings, edge=replace(settings.edge, host=door.host, port=door.port))
         service = edge_service(settings, directory, door, environ)
-        return _supervise([service], directory, settings.drain.grace_s, _announce(f"edge listens on {door.url()}"))
+        return _supervise(
+            [service],
+            directory,
+            settings.drain.grace_s,
+            _announce(f"edge listens on {door.url()}; Envoy's admin interface: {admin_socket(directory)}"),
+        )
 
 
 def node(environ: Mapping[str, str], *, insecure: bool | None) -> int:
@@ -130,13 +137,18 @@ def _as_given(settings: EdgeSettings) -> Door:
 
 
 def _supervise(services: Sequence[Service], directory: Path, grace_s: float, on_ready: Callable[[], Awaitable[None]]) -> int:
+    async def ready() -> None:
+        await on_ready()
+        tell_service_manager("READY=1")
+
     supervisor = Supervisor(services, directory, output=sys.stderr.buffer, report=_report, grace_s=grace_s + _MARGIN_S)
-    return asyncio.run(supervisor.run(on_ready))
+    return asyncio.run(supervisor.run(ready))
 
 
 def _report(line: str) -> None:
-    sys.stderr.write(f"tensorgate: {line}\n")
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stderr.write(f"tensorgate: {line}\n")
+        sys.stderr.flush()
 
 
 def _announce(line: str) -> Callable[[], Awaitable[None]]:

@@ -108,8 +108,11 @@ class Supervisor:
     async def run(self, on_ready: Callable[[], Awaitable[None]]) -> int:
         """Runs everything; ``on_ready`` is called once, when every service is ready. Gives the exit code. Leaves no process behind."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # A closed terminal. Under nohup it is ignored, and stays so.
+            loop.add_signal_handler(signal.SIGHUP, self.stop)
         self._ready = {service.name: asyncio.Event() for service in self._services}
         keepers = [asyncio.create_task(self._keep(service)) for service in self._services]
         steps = [asyncio.create_task(self._announce(on_ready)), asyncio.create_task(self._stop.wait())]

@@ -107,14 +107,16 @@ def render_template(name: str, values: Mapping[str, Any]) -> str:
     return environment.get_template(name).render(values)
 
 
-def node_config(listener: NodeListener, application: str = NODE_APPLICATION) -> str:
-    """The YAML of a hosted node. ``application`` is ``module:attribute`` of an ASGI application.
+def node_config(listener: NodeListener, application: str = NODE_APPLICATION, shared_object: Path | None = None) -> str:
+    """The YAML of a hosted node.
+
+    ``application`` is ``module:attribute`` of an ASGI application, ``shared_object`` pyvoy's module (default: the installed one).
 
     Raises:
         EnvoyConfigError: pyvoy is not installed.
     """
     module = {"app": application, "interface": "asgi", "root_path": "", "lifespan": True}
-    return render_template("node.yaml.j2", {"node": listener, "module": str(_pyvoy_module()), "module_config": module})
+    return render_template("node.yaml.j2", {"node": listener, "module": str(shared_object or _pyvoy_module()), "module_config": module})
 
 
 def node_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -192,8 +192,7 @@ async def test_where_the_kernel_does_not_help_a_watcher_ends_the_child(tmp_path:
     command = program(SPEAK + "say('READY=1'); wait()")
     child = await Child.start("edge", Command(command.argv, command.env, watches_control=False), tmp_path, io.BytesIO())
     await asyncio.wait_for(child.said_ready.wait(), 20)
-    os.close(child._control)
-    await asyncio.wait_for(child._process.wait(), 20)
-    assert child.exit_code == -signal.SIGKILL
-    child._control = os.open(os.devnull, os.O_RDONLY)
+    control, child._control = child._control, os.open(os.devnull, os.O_WRONLY)
+    os.close(control)
     await asyncio.wait_for(child.exited.wait(), 20)
+    assert child.exit_code == -signal.SIGKILL
