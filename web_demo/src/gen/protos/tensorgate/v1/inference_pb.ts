@@ -124,7 +124,7 @@ export const TensorSchema: GenMessage<Tensor> = /*@__PURE__*/
  */
 export type PredictRequest = Message<"tensorgate.v1.PredictRequest"> & {
   /**
-   * The model's name. Required.
+   * The model's name. Empty means the default model (setting `default_model`, or the only one there is).
    *
    * @generated from field: string model = 1;
    */
@@ -573,7 +573,7 @@ export const ListModelsResponseSchema: GenMessage<ListModelsResponse> = /*@__PUR
  */
 export type GetModelRequest = Message<"tensorgate.v1.GetModelRequest"> & {
   /**
-   * The model's name.
+   * The model's name. Empty means the default model.
    *
    * @generated from field: string model = 1;
    */
