@@ -1,29 +1,33 @@
 """Request bodies of the Open Inference Protocol's REST form to the core's types; ``rest_answers.py`` is the way back.
 
 Fields that nobody reads are refused by name, at the top and in each tensor; parameters are open, but those the protocol knows are checked.
-An optional field that is null counts as absent. ``shared_memory_region`` and ``classification`` are refused as not offered. Checks
-against the model are the data plane's; here a body only has to agree with itself.
+An optional field that is null counts as absent. ``shared_memory_region`` and ``classification`` are refused as not offered. A BYTES
+input with the parameter ``"content_type": "base64"`` has base64 for data. Checks against the model are the data plane's; here a body
+only has to agree with itself.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import simdjson
-
 from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported, quoted
-from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape
+from core_grpc.rpc.raw_tensors import array_from_raw, bytes_array, checked_datatype, checked_shape
 from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.rest_binary import BinaryTail, json_length, raw_binary_input
-from core_grpc.rpc.rest_json import JsonDocument, elements, kind_of, members, parse_document, refuse_unknown, text
+from core_grpc.rpc.rest_json import ARRAYS, JsonDocument, elements, kind_of, members, parse_document, refuse_unknown, text
 from core_grpc.rpc.rest_numbers import array_from_json
+from core_grpc.rpc.rest_values import base64_bytes
 from core_grpc.settings import LimitsSettings
-from core_grpc.types import InferRequest, ModelSpec, ParameterValue, RequestedOutput, Tensor
+from core_grpc.types import Datatype, InferRequest, ModelSpec, ParameterValue, RequestedOutput, Tensor
 
 _REQUEST_FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
+_MOST_ELEMENTS = 1 << 60
+"""Of a shape whose dimensions of 0 count as 1: numpy refuses larger ones even where they have no elements."""
+
 _INPUT_FIELDS = frozenset({"name", "shape", "datatype", "parameters", "data"})
+_BASE64_CONTENT = "base64"
+"""MLServer's value of the input parameter ``content_type``: BYTES elements are base64, since JSON strings cannot hold every byte."""
 _OUTPUT_FIELDS = frozenset({"name", "parameters"})
 
 
@@ -40,7 +44,7 @@ def decode_infer_body(
         Unsupported: it asks for an extension that is not offered.
     """
     if length_header is None:
-        return _decode_json(spec, body, BinaryTail(memoryview(b"")), limits, deadline)
+        return _decode_json(spec, body, None, limits, deadline)
     length = json_length(length_header, len(body))
     if length:
         return _decode_json(spec, body[:length], BinaryTail(memoryview(body)[length:]), limits, deadline)
@@ -48,7 +52,9 @@ def decode_infer_body(
     return InferRequest(spec.name, spec.version, {name: tensor}, parameters={"binary_data_output": True}, deadline=deadline)
 
 
-def _decode_json(spec: ModelSpec, json_part: bytes, tail: BinaryTail, limits: LimitsSettings, deadline: float | None) -> InferRequest:
+def _decode_json(
+    spec: ModelSpec, json_part: bytes, tail: BinaryTail | None, limits: LimitsSettings, deadline: float | None
+) -> InferRequest:
     document = parse_document(json_part, limits)
     root = document.root
     refuse_unknown(root, _REQUEST_FIELDS, "body")
@@ -58,7 +64,8 @@ def _decode_json(spec: ModelSpec, json_part: bytes, tail: BinaryTail, limits: Li
         if name in inputs:
             raise InvalidArgument(f"input {quoted(name)} is given twice")
         inputs[name] = tensor
-    tail.finish()
+    if tail:
+        tail.finish()
     return InferRequest(
         model_name=spec.name,
         model_version=spec.version,
@@ -76,7 +83,7 @@ def _decode_request_parameters(value: Any) -> dict[str, ParameterValue]:
     return parameters
 
 
-def _decode_input(position: int, item: Any, document: JsonDocument, tail: BinaryTail) -> tuple[str, Tensor]:
+def _decode_input(position: int, item: Any, document: JsonDocument, tail: BinaryTail | None) -> tuple[str, Tensor]:
     fields = members(item, "an element of inputs")
     name = text(_required(fields, "name", f"inputs[{position}]"), "name of an input")
     if not fields.keys() <= _INPUT_FIELDS:
@@ -93,11 +100,16 @@ def _decode_input(position: int, item: Any, document: JsonDocument, tail: Binary
     if "binary_data_size" in parameters:
         if "data" in fields:
             raise InvalidTensor(f"input {quoted(name)} has both data and binary_data_size: wanted one of them")
+        if tail is None:
+            raise InvalidTensor(f"input {quoted(name)} has binary_data_size, but there is no header Inference-Header-Content-Length")
         raw = tail.take(name, _size_bytes(name, parameters["binary_data_size"]))
         return name, Tensor(datatype, array_from_raw(name, datatype, shape, raw))
     if "data" not in fields:
         raise InvalidTensor(f"input {quoted(name)} has no data: wanted data, or the parameter binary_data_size")
-    return name, Tensor(datatype, array_from_json(name, datatype, shape, fields["data"], document))
+    array = array_from_json(name, datatype, shape, fields["data"], document)
+    if datatype is Datatype.BYTES and parameters.get("content_type") == _BASE64_CONTENT:
+        array = bytes_array([base64_bytes(name, element) for element in array.reshape(-1).tolist()], shape)
+    return name, Tensor(datatype, array)
 
 
 def _size_bytes(name: str, value: ParameterValue) -> int:
@@ -107,14 +119,15 @@ def _size_bytes(name: str, value: ParameterValue) -> int:
 
 
 def _decode_shape(name: str, value: Any, limits: LimitsSettings) -> tuple[int, ...]:
-    if not isinstance(value, list | simdjson.Array):
+    if not isinstance(value, ARRAYS):
         raise InvalidTensor(f"input {quoted(name)}: shape: wanted an array of integers, got {kind_of(value)}")
     dimensions = list(value)
+    product = 1
     for dimension in dimensions:
-        if type(dimension) is not int or dimension >= 1 << 63:
+        if type(dimension) is not int:
             raise InvalidTensor(f"input {quoted(name)}: shape: wanted non-negative integers, got {kind_of(dimension)}")
-    if math.prod(dimension or 1 for dimension in dimensions) >= 1 << 60:
-        # With a zero among them even these have no elements, and numpy refuses them.
+        product *= dimension or 1
+    if product >= _MOST_ELEMENTS:
         raise InvalidTensor(f"input {quoted(name)}: shape: wanted dimensions whose product is below 2^60, got larger ones")
     return checked_shape(name, dimensions, limits.max_tensor_dimensions)
 

@@ -25,6 +25,10 @@ import simdjson
 from core_grpc.errors import InvalidArgument, quoted
 from core_grpc.settings import LimitsSettings
 
+ARRAYS = (list, simdjson.Array)
+OBJECTS = (dict, simdjson.Object)
+"""What arrays and objects are in a document. As constants: ``isinstance`` against ``list | Array`` makes the union anew each time."""
+
 SMALL_BYTES = 8192
 """Bodies up to this size are parsed into Python values: below it proxies and their set-up cost more than they save."""
 
@@ -108,7 +112,7 @@ def parse_document(body: bytes, limits: LimitsSettings) -> JsonDocument:
     if body.startswith(_BYTE_ORDER_MARK):
         raise InvalidArgument("body begins with a byte-order mark: wanted plain UTF-8")
     root = _parsed_small(body, limits) if len(body) <= SMALL_BYTES else _parsed_large(body, limits)
-    if not isinstance(root, dict | simdjson.Object):
+    if not isinstance(root, OBJECTS):
         raise InvalidArgument(f"body is {kind_of(root)}: wanted a JSON object")
     return JsonDocument(body, root, limits)
 
@@ -178,7 +182,7 @@ def kind_of(value: Any) -> str:
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(shown, shown)
     if isinstance(value, str):
         return "a string"
-    return "an object" if isinstance(value, dict | simdjson.Object) else "an array"
+    return "an object" if isinstance(value, OBJECTS) else "an array"
 
 
 def _parsed_small(body: bytes, limits: LimitsSettings) -> Any:

@@ -19,7 +19,7 @@ import simdjson
 
 from core_grpc.errors import InvalidTensor, quoted
 from core_grpc.rpc.raw_tensors import bytes_array
-from core_grpc.rpc.rest_json import JsonDocument, kind_of
+from core_grpc.rpc.rest_json import ARRAYS, JsonDocument, kind_of
 from core_grpc.types import Array, Datatype
 
 FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
@@ -106,7 +106,7 @@ def nested_array_from_json(name: str, datatype: Datatype, value: Any, document: 
 def _nesting(name: str, value: Any, document: JsonDocument) -> tuple[int, ...]:
     """Lengths of the arrays on the way down along the first elements."""
     lengths: list[int] = []
-    while isinstance(value, list | simdjson.Array):
+    while isinstance(value, ARRAYS):
         lengths.append(_length(value))
         value = value[0] if lengths[-1] else None
     limits = document.limits
@@ -177,7 +177,7 @@ def _rows(name: str, nesting: tuple[int, ...], value: Any, path: tuple[int, ...]
         return
     length = nesting[len(path) + 1]
     for index, row in enumerate(value):
-        is_array = isinstance(row, list | simdjson.Array)
+        is_array = isinstance(row, ARRAYS)
         if not is_array or _length(row) != length:
             got = f"one of {_length(row)}" if is_array else kind_of(row)
             raise InvalidTensor(f"input {quoted(name)} at {_dims((*path, index))}: ragged nesting, wanted an array of {length}, got {got}")

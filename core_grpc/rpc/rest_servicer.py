@@ -102,8 +102,7 @@ class RestServicer:
         content_type = request.body.content_type
 
         def decode() -> PredictCall:
-            is_bare_image = _essence(content_type) == BINARY_TYPE and body.lstrip()[:1] != b"{" and takes_uploads(spec)
-            if is_bare_image or _is_upload(content_type):
+            if _is_upload(content_type) or (takes_uploads(spec) and _is_bare_image(content_type, body)):
                 query = query_options(context.metadata.get(_ORIGINAL_PATH, ""))
                 return decode_upload(spec, content_type, body, query, context.deadline)
             return decode_predict_body(spec, body, self._limits, context.deadline)
@@ -142,6 +141,13 @@ def _essence(content_type: str) -> str:
 def _is_upload(content_type: str) -> bool:
     essence = _essence(content_type)
     return essence == MULTIPART_TYPE or essence.startswith("image/")
+
+
+def _is_bare_image(content_type: str, body: bytes) -> bool:
+    """Whether a body without an image's content type is one all the same: ``curl --data-binary @photo.jpg`` says it is a form."""
+    if _essence(content_type) == BINARY_TYPE:
+        return not body.lstrip().startswith(b"{")
+    return _essence(content_type) != JSON_TYPE and body[:1] >= b"\x80"
 
 
 def _check_content_type(content_type: str) -> None:

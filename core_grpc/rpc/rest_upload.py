@@ -1,8 +1,9 @@
 """Uploads: photographs as a browser's form or ``curl -F`` sends them, for a model with one input of images.
 
 ``multipart/form-data``: file parts named like the input, ``image`` or ``file``, several being several rows, and the text parts
-``top_k`` and ``outputs`` (names, separated by commas). Or a bare body of type ``image/*``, and on ``:predict`` also
-``application/octet-stream``, with ``top_k`` and ``outputs`` in the query.
+``top_k`` and ``outputs`` (names, separated by commas). Or a bare body of type ``image/*``, with ``top_k`` and ``outputs`` in the query;
+on ``:predict`` also a body of type ``application/octet-stream`` that is no JSON object, and one without a type, or with the one that
+``curl --data-binary`` sets, that begins like JPEG or PNG and like no text.
 
 ``:predict`` answers an upload with ``classes``, and with ``outputs`` only for those that were asked for: a thousand probabilities
 are noise to whoever uploads a photograph. A model without labels answers all its outputs.

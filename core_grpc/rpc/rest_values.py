@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import simdjson
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, quoted
-from core_grpc.rpc.rest_json import JsonDocument, elements, kind_of, members, plain
+from core_grpc.rpc.rest_json import ARRAYS, OBJECTS, JsonDocument, elements, kind_of, members, plain
 from core_grpc.rpc.rest_numbers import nested_array_from_json
 from core_grpc.types import Datatype, ModelSpec, Tensor, TensorSpec
 
@@ -26,7 +25,7 @@ def inputs_from_json(spec: ModelSpec, value: Any, document: JsonDocument) -> dic
     Raises:
         InvalidArgument, InvalidTensor: an unknown name, or a value that does not fit.
     """
-    if not isinstance(value, dict | simdjson.Object) or _is_base64(spec, value):
+    if not isinstance(value, OBJECTS) or _is_base64(spec, value):
         item = _only_input(spec, "inputs")
         return {item.name: _with_batch(spec, item, _tensor(item, value, document))}
     specs = {item.name: item for item in spec.inputs}
@@ -44,12 +43,12 @@ def inputs_from_instances(spec: ModelSpec, value: Any, document: JsonDocument) -
     Raises:
         InvalidArgument, InvalidTensor: rows that differ in names or shape, or a value that does not fit.
     """
-    if not isinstance(value, list | simdjson.Array):
+    if not isinstance(value, ARRAYS):
         raise InvalidArgument(f"instances: wanted an array of rows, got {kind_of(value)}")
     if not len(value):
         raise InvalidArgument("instances is empty: wanted at least one row")
     first = value[0]
-    if isinstance(first, dict | simdjson.Object) and not _is_base64(spec, first):
+    if isinstance(first, OBJECTS) and not _is_base64(spec, first):
         inputs = _from_named_rows(spec, elements(value, "instances"), document)
     else:
         item = _only_input(spec, "each row of instances")
@@ -97,11 +96,11 @@ def _datatype_of(item: TensorSpec, value: Any) -> Datatype:
     """BYTES for an input of images whose first element is no number, else the input's own."""
     if item.accepts != "image":
         return item.datatype
-    while isinstance(value, list | simdjson.Array) and len(value):
+    while isinstance(value, ARRAYS) and len(value):
         value = value[0]
     if isinstance(value, str):
         raise InvalidTensor(f'input {quoted(item.name)} takes an encoded image as {{"b64": "…"}} (base64), or numbers: got a string')
-    return Datatype.BYTES if isinstance(value, dict | simdjson.Object) else item.datatype
+    return Datatype.BYTES if isinstance(value, OBJECTS) else item.datatype
 
 
 def _with_bytes(name: str, value: Any, levels_left: int) -> Any:
@@ -113,10 +112,19 @@ def _with_bytes(name: str, value: Any, levels_left: int) -> Any:
         return value
     if value.keys() != {_BASE64_KEY} or type(value[_BASE64_KEY]) is not str:
         raise InvalidTensor(f'input {quoted(name)}: wanted a string or an object {{"b64": "…"}}, got another object')
+    return base64_bytes(name, value[_BASE64_KEY])
+
+
+def base64_bytes(name: str, text: str | bytes) -> bytes:
+    """What a BYTES element of input ``name`` stands for.
+
+    Raises:
+        InvalidTensor: it is not base64.
+    """
     try:
-        return binascii.a2b_base64(value[_BASE64_KEY], strict_mode=True)
+        return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:
-        raise InvalidTensor(f"input {quoted(name)}: b64: wanted standard base64 with padding, got something else") from error
+        raise InvalidTensor(f"input {quoted(name)}: wanted standard base64 with padding, got something else") from error
 
 
 def _with_batch(spec: ModelSpec, item: TensorSpec, tensor: Tensor) -> Tensor:

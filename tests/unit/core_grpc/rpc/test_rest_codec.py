@@ -243,3 +243,12 @@ def test_a_nesting_that_claims_more_than_the_body_has() -> None:
     first = ",".join(["1"] * 100_000)
     rows = f"[[{first}]" + ",[]" * 100_000 + "]"
     assert "at [1]: ragged" in refusal(infer_body("FP32", [100_001, 100_000], rows))
+
+
+def test_base64_elements_where_the_input_says_so() -> None:
+    fields = {"name": "X", "datatype": "BYTES", "shape": [1, 2], "parameters": {"content_type": "base64"}}
+    request = decoded(json.dumps({"inputs": [{**fields, "data": ["/w==", ""]}]}).encode())
+    assert request.inputs["X"].array.tolist() == [[b"\xff", b""]]
+    assert "'X': wanted standard base64" in refusal(json.dumps({"inputs": [{**fields, "data": ["!!", ""]}]}).encode())
+    plain = {**fields, "parameters": {}, "data": ["/w==", ""]}
+    assert decoded(json.dumps({"inputs": [plain]}).encode()).inputs["X"].array.tolist() == [[b"/w==", b""]]

@@ -189,11 +189,19 @@ def photo() -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("content_type", ["image/png", "application/octet-stream"])
+@pytest.mark.parametrize("content_type", ["image/png", "application/octet-stream", "application/x-www-form-urlencoded", ""])
 async def test_a_bare_photo_with_options_in_the_query(node: Node, content_type: str) -> None:
     call = Call({"x-envoy-original-path": "/v1/models/photo:predict?outputs=Y"})
     answer = json.loads((await post(node, "Predict", photo(), content_type, model="photo", call=call)).data)
     assert np.array(answer["outputs"]["Y"]).shape == (1, 3, 2, 2)
+
+
+async def test_models_of_photos_still_read_json(node: Node) -> None:
+    body = json.dumps({"inputs": np.ones((1, 3, 2, 2)).tolist()}).encode()
+    for content_type in ("application/octet-stream", "application/json", ""):
+        assert json.loads((await post(node, "Predict", body, content_type, model="photo")).data)["outputs"]["Y"][0][0] == [[1, 1], [1, 1]]
+    with pytest.raises(InvalidArgument, match="byte 0 is not UTF-8"):
+        await post(node, "Predict", photo(), "application/json", model="photo")
 
 
 async def test_a_photo_in_a_form_on_both_doors(node: Node) -> None:
