@@ -28,8 +28,14 @@ class ReflectionServicer:
         """Answers each question of the stream."""
         if context.from_edge:
             raise PermissionDenied("reflection is not offered to callers from outside")
-        async for response in self._reflection.ServerReflectionInfo(requests, None):
+        async for response in self._reflection.ServerReflectionInfo(_as_v1alpha(requests), None):
             yield response
+
+
+async def _as_v1alpha(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The answers quote the question, and a message of another class, even of the same form, may not be put into them."""
+    async for request in requests:
+        yield reflection_pb2.ServerReflectionRequest.FromString(request.SerializeToString())
 
 
 def reflection_services() -> tuple[ServiceDescriptor, ServiceDescriptor]:
