@@ -152,7 +152,7 @@ def test_the_lines_it_prints_work_when_pasted() -> None:
         with grpc.insecure_channel(f"{gateway.node.host}:{gateway.node.port}") as channel:
             models = inference_pb2_grpc.InferenceServiceStub(channel).ListModels(inference_pb2.ListModelsRequest(), timeout=10)
         assert [model.name for model in models.models] == ["efficientnet_lite0"]
-        for door in ("grpc", "grpc-web", "v1", "v2-binary", "upload"):
+        for door in ("grpc", "grpc-web", "v1", "v2", "v2-binary", "upload"):
             call = ["infer", "efficientnet_lite0", "--image", "tensorgate/samples/coffee.jpg", "--door", door, "--url", gateway.url]
             call += ["--grpc-address", f"{gateway.node.host}:{gateway.node.port}"]
             shown = subprocess.run([sys.executable, "-m", "tensorgate", *call], cwd=ROOT, capture_output=True, text=True, check=False)
