@@ -195,4 +195,4 @@ class DataPlane:
                 raise result
             rows.append(result)
         datatype = next(item.datatype for item in spec.inputs if item.name == name)
-        return Tensor(datatype, np.stack(rows) if spec.max_batch_size else rows[0])
+        return Tensor(datatype, np.stack(rows))

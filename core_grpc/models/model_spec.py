@@ -57,13 +57,15 @@ def declare_model(entry: RepositoryEntry, platform: str, loaded: LoadedModel, de
     outputs = tuple(_output_spec(spec, config.outputs.get(spec.name, OutputConfig()), entry.model_directory) for spec in loaded.outputs)
     preprocessing = _preprocessing(config, inputs)
     derived = _derived_outputs(config, outputs, entry.model_directory)
+    # A derived output stands in for its source, which is served beside it only where model.toml has a table for it.
+    replaced = {item.source for item in derived} - set(config.outputs)
     spec = ModelSpec(
         name=entry.name,
         version=entry.version,
         platform=platform,
         max_batch_size=max_batch_size,
         inputs=tuple(replace(item, accepts="image") if item.name in preprocessing else item for item in inputs),
-        outputs=(*outputs, *(item.spec for item in derived)),
+        outputs=(*(item for item in outputs if item.name not in replaced), *(item.spec for item in derived)),
         description=config.description,
         license=config.license,
     )

@@ -6,15 +6,16 @@ one request. Answers always use ``raw_output_contents``, one entry for each outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported, quoted
 from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape, raw_from_array
+from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.typed_values import array_from_values
-from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ParameterValue, RequestedOutput, Tensor
+from core_grpc.types import Datatype, InferRequest, InferResponse, ParameterValue, RequestedOutput, Tensor
 from protos.inference import grpc_service_pb2 as pb
 
 CONTENTS_FIELDS: Mapping[Datatype, str] = {
@@ -33,11 +34,6 @@ CONTENTS_FIELDS: Mapping[Datatype, str] = {
 }
 """The typed field of each datatype; FP16 and BF16 have none and travel raw."""
 
-RESERVED_PARAMETERS = "triton_"
-"""Parameters with this prefix belong to the server."""
-
-Values = Callable[[str, Datatype, tuple[int, ...]], Array]
-
 
 def decode_infer_request(message: pb.ModelInferRequest, deadline: float | None, max_dimensions: int) -> InferRequest:
     """The request in the core's types; arrays are views of the message's bytes where the datatype allows.
@@ -47,7 +43,10 @@ def decode_infer_request(message: pb.ModelInferRequest, deadline: float | None, 
         Unsupported: it asks for an extension that is not offered.
     """
     inputs = _decode_inputs(message, max_dimensions)
-    parameters = decode_parameters("the request", message.parameters) if message.parameters else {}
+    parameters: dict[str, ParameterValue] = {}
+    if message.parameters:
+        parameters = decode_parameters("the request", message.parameters)
+        check_parameters(parameters)
     outputs = tuple(_decode_output(item) for item in message.outputs) if message.outputs else ()
     return InferRequest(message.model_name, message.model_version, inputs, message.id, outputs, parameters, deadline)
 
@@ -65,14 +64,10 @@ def decode_parameters(where: str, parameters: Mapping[str, pb.InferParameter]) -
     """Parameters as plain values.
 
     Raises:
-        InvalidArgument: a name is reserved, or a value is missing.
+        InvalidArgument: a parameter has no value.
     """
     decoded: dict[str, ParameterValue] = {}
     for key, parameter in parameters.items():
-        if key.startswith(RESERVED_PARAMETERS):
-            raise InvalidArgument(
-                f"parameter {quoted(key)} of {where} is reserved: names that begin with '{RESERVED_PARAMETERS}' are the server's"
-            )
         choice = parameter.WhichOneof("parameter_choice")
         if choice is None:
             raise InvalidArgument(f"parameter {quoted(key)} of {where} has no value")

@@ -17,6 +17,9 @@ from core_grpc.types import DATATYPES, Array, Datatype
 
 _LENGTH = struct.Struct("<I")
 
+_MOST_ELEMENTS = 1 << 60
+"""Of a shape whose dimensions of 0 count as 1: numpy refuses larger ones even where they have no elements."""
+
 
 def checked_datatype(name: str, datatype: str) -> Datatype:
     """The datatype of wire name ``datatype``.
@@ -34,13 +37,17 @@ def checked_shape(name: str, shape: Sequence[int], max_dimensions: int) -> tuple
     """The shape as a tuple.
 
     Raises:
-        InvalidTensor: a dimension is negative, or there are too many.
+        InvalidTensor: a dimension is negative, there are too many, or their product is beyond any tensor.
     """
     if len(shape) > max_dimensions:
         raise InvalidTensor(f"input {quoted(name)} has {len(shape)} dimensions: wanted at most {max_dimensions} (max_tensor_dimensions)")
+    product = 1
     for dimension in shape:
         if dimension < 0:
             raise InvalidTensor(f"input {quoted(name)} has shape {_shape(shape)}: wanted no negative dimensions")
+        product *= dimension or 1
+    if product >= _MOST_ELEMENTS:
+        raise InvalidTensor(f"input {quoted(name)} has shape {_shape(shape)}: wanted dimensions whose product is below 2^60")
     return tuple(shape)
 
 

@@ -22,9 +22,6 @@ from core_grpc.settings import LimitsSettings
 from core_grpc.types import Datatype, InferRequest, ModelSpec, ParameterValue, RequestedOutput, Tensor
 
 _REQUEST_FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
-_MOST_ELEMENTS = 1 << 60
-"""Of a shape whose dimensions of 0 count as 1: numpy refuses larger ones even where they have no elements."""
-
 _INPUT_FIELDS = frozenset({"name", "shape", "datatype", "parameters", "data"})
 _BASE64_CONTENT = "base64"
 """MLServer's value of the input parameter ``content_type``: BYTES elements are base64, since JSON strings cannot hold every byte."""
@@ -122,13 +119,9 @@ def _decode_shape(name: str, value: Any, limits: LimitsSettings) -> tuple[int, .
     if not isinstance(value, ARRAYS):
         raise InvalidTensor(f"input {quoted(name)}: shape: wanted an array of integers, got {kind_of(value)}")
     dimensions = list(value)
-    product = 1
     for dimension in dimensions:
         if type(dimension) is not int:
             raise InvalidTensor(f"input {quoted(name)}: shape: wanted non-negative integers, got {kind_of(dimension)}")
-        product *= dimension or 1
-    if product >= _MOST_ELEMENTS:
-        raise InvalidTensor(f"input {quoted(name)}: shape: wanted dimensions whose product is below 2^60, got larger ones")
     return checked_shape(name, dimensions, limits.max_tensor_dimensions)
 
 

@@ -33,14 +33,6 @@ MODEL: dict[str, Any] = {
     ],
     "outputs": [
         {
-            "name": "logits",
-            "datatype": "FP32",
-            "shape": [-1, 1000],
-            "dimension_names": ["batch", ""],
-            "accepts": "",
-            "description": "Scores before softmax",
-        },
-        {
             "name": "probabilities",
             "datatype": "FP32",
             "shape": [-1, 1000],

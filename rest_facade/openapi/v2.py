@@ -28,7 +28,6 @@ _METADATA = {
     "platform": "onnxruntime_onnx",
     "inputs": [{"name": "input", "datatype": "FP32", "shape": [-1, 3, 224, 224]}],
     "outputs": [
-        {"name": "logits", "datatype": "FP32", "shape": [-1, 1000]},
         {"name": "probabilities", "datatype": "FP32", "shape": [-1, 1000]},
     ],
 }

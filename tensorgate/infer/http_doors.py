@@ -37,7 +37,7 @@ def v2(call: Call) -> Answer:
     """``POST /v2/models/{model}/infer`` with JSON both ways."""
     name, output = _tensor_names(call)
     text = base64.b64encode(call.photo).decode()
-    inputs = [{"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [text]}]
+    inputs = [{"name": name, "datatype": "BYTES", "shape": [1, 1], "parameters": {"content_type": "base64"}, "data": [text]}]
     body = _json(post(call, _v2_path(call) + "/infer", json={"inputs": inputs, "outputs": [{"name": output}]}))
     return _scored(call, body, body["outputs"][0]["data"])
 

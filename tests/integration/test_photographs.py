@@ -13,7 +13,8 @@ import pytest
 from skimage import data as photographs
 from skimage.io import imsave
 
-from tests.support.stack import ROOT, TRANSPORTS, Stack, running_stack
+from tests.support.programs import ROOT
+from tests.support.stack import TRANSPORTS, Stack, running_stack
 
 DOORS = ("grpc", "grpc-web", "v1", "v2", "v2-binary", "upload")
 EXPECTED = {

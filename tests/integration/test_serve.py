@@ -148,7 +148,7 @@ def test_the_lines_it_prints_work_when_pasted() -> None:
         answer = subprocess.run(["/bin/sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
         assert "espresso" in answer.stdout
         for url in re.findall(r"http://\S+", gateway.output):
-            assert httpx.get(url, follow_redirects=True).status_code in (200, 404, 405), url
+            assert url.endswith(":predict") or httpx.get(url, follow_redirects=True).status_code == 200, url
         with grpc.insecure_channel(f"{gateway.node.host}:{gateway.node.port}") as channel:
             models = inference_pb2_grpc.InferenceServiceStub(channel).ListModels(inference_pb2.ListModelsRequest(), timeout=10)
         assert [model.name for model in models.models] == ["efficientnet_lite0"]

@@ -195,6 +195,16 @@ async def test_declared_labels_images_and_derived_outputs(tmp_path: Path) -> Non
         np.testing.assert_allclose(execution.outputs["probabilities"], np.full((2, 3), 1 / 3), rtol=1e-6)
 
 
+@pytest.mark.parametrize(("table", "served"), [("", ["probabilities"]), ("[output.Y]\n", ["Y", "probabilities"])])
+async def test_a_derived_output_stands_in_for_its_source_unless_the_source_has_a_table(tmp_path: Path, table: str, served: list[str]) -> None:
+    fixtures.write_id(tmp_path, FP32, f'{table}[output.probabilities]\nfrom = "Y"\napply = "softmax"\n')
+    async with serving(tmp_path) as registry:
+        model = registry.find("id_fp32")
+        assert [spec.name for spec in model.spec.outputs] == served
+        execution = await model.infer({"X": np.zeros((1, 2), np.float32)}, 1, None)
+        np.testing.assert_allclose(execution.outputs["probabilities"], [[0.5, 0.5]])
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [

@@ -87,6 +87,7 @@ def test_typed_contents(datatype: str, contents: dict[str, Any], wanted: list[An
         (request({"name": "X", "datatype": "FP32", "shape": [4]}, raw=[b"\0" * 15]), ["X", "16", "15"]),
         (request({"name": "X", "datatype": "BOOL", "shape": [1]}, raw=[b"\2"]), ["X", "BOOL"]),
         (request({"name": "X", "datatype": "FP32", "shape": [2**32, 2**32]}, raw=[b""]), ["X"]),
+        (request({"name": "X", "datatype": "FP32", "shape": [2**62, 0, 2**62]}, raw=[b""]), ["X", "2^60"]),
         (request({"name": "X", "datatype": "FP32", "shape": [1] * 33}, raw=[b"\0" * 4]), ["33", "max_tensor_dimensions"]),
     ],
 )
@@ -123,8 +124,16 @@ def test_parameters_keep_their_kind() -> None:
     assert decoded.parameters == {"b": True, "d": 1.5, "s": "x"}
 
 
-@pytest.mark.parametrize("parameters", [{"triton_x": pb.InferParameter(bool_param=True)}, {"empty": pb.InferParameter()}])
-def test_reserved_and_empty_parameters_are_refused(parameters: dict[str, pb.InferParameter]) -> None:
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"triton_x": pb.InferParameter(bool_param=True)},
+        {"empty": pb.InferParameter()},
+        {"priority": pb.InferParameter(string_param="high")},
+        {"timeout": pb.InferParameter(int64_param=-5)},
+    ],
+)
+def test_reserved_empty_and_wrong_parameters_are_refused(parameters: dict[str, pb.InferParameter]) -> None:
     with pytest.raises(InvalidArgument):
         decode_infer_request(request(parameters=parameters), None, 32)
 
