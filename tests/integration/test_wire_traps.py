@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -147,7 +148,8 @@ def _call(stack: Stack, door: str, message: bytes, path: str = "/inference.GRPCI
     target = stack.addresses.node_grpc if door == "node" else stack.addresses.edge_grpc
     with grpc.insecure_channel(target) as channel:
         try:
-            channel.unary_unary(path)(message, timeout=10)
+            call: Callable[..., bytes] = channel.unary_unary(path)
+            call(message, timeout=10)
         except grpc.RpcError as error:
             return error.code().value[0], error.details() or ""
     return 0, ""

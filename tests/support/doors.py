@@ -217,7 +217,9 @@ DOORS: dict[str, Door] = {
 
 def _unary(target: str, path: str, request: Any, kind: Any, answer: Callable[[Any], Answer]) -> Answer:
     with grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", -1)]) as channel:
-        call = channel.unary_unary(path, request_serializer=lambda m: m.SerializeToString(), response_deserializer=kind.FromString)
+        call: Callable[..., Any] = channel.unary_unary(
+            path, request_serializer=lambda m: m.SerializeToString(), response_deserializer=kind.FromString
+        )
         try:
             return answer(call(request, timeout=TIMEOUT_S))
         except grpc.RpcError as error:
