@@ -5,7 +5,7 @@ import warnings
 
 from protos.tensorgate.v1 import inference_pb2 as protos_dot_tensorgate_dot_v1_dot_inference__pb2
 
-GRPC_GENERATED_VERSION = '1.81.0'
+GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

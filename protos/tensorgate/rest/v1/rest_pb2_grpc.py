@@ -6,7 +6,7 @@ import warnings
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 from protos.tensorgate.rest.v1 import rest_pb2 as protos_dot_tensorgate_dot_rest_dot_v1_dot_rest__pb2
 
-GRPC_GENERATED_VERSION = '1.81.0'
+GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
