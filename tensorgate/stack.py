@@ -6,11 +6,14 @@ The private directory holds the Unix sockets and the configurations that Envoy r
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core_grpc.settings import ServerSettings
@@ -26,21 +29,39 @@ _SOCKET_PATH_BYTES = 100
 """A Unix socket's path may have 107 bytes on Linux and 103 on macOS."""
 
 
+_PREFIX = "tensorgate-"
+_LOCK = "lock"
+_STALE_S = 10.0
+"""A directory this young may have been made and not yet locked."""
 _NODE_CONCURRENCY = 1
 """Worker threads of a node's Envoy: they share one Python event loop, which is what is busy."""
 
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
-    """A private directory for sockets, removed afterwards."""
-    made = tempfile.mkdtemp(prefix="tensorgate-")
-    if len(f"{made}/edge-admin.sock") > _SOCKET_PATH_BYTES:
-        Path(made).rmdir()
-        made = tempfile.mkdtemp(prefix="tensorgate-", dir="/tmp")  # mkdtemp makes a new one that only we may enter.
-    try:
-        yield Path(made)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    """A private directory for sockets, removed afterwards; what killed gateways of this user have left is removed now."""
+    parent = Path(tempfile.gettempdir())
+    if len(f"{parent}/{_PREFIX}12345678/edge-admin.sock") > _SOCKET_PATH_BYTES:
+        parent = Path("/tmp")  # mkdtemp makes a new one that only we may enter.
+    remove_stale_directories(parent)
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    with (directory / _LOCK).open("w") as lock:
+        # Held as long as this process lives, however it ends: a directory whose lock is free belongs to nobody.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def remove_stale_directories(parent: Path) -> None:
+    """Removes this user's run directories below ``parent`` whose gateway no longer lives."""
+    for lock_file in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        with suppress(OSError), lock_file.open("r") as lock:
+            info = os.fstat(lock.fileno())
+            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _STALE_S:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock_file.parent, ignore_errors=True)
 
 
 def core_socket(directory: Path) -> Path:
