@@ -42,7 +42,7 @@ def run_directory() -> Iterator[Path]:
     """A private directory for sockets, removed afterwards; what killed gateways of this user have left is removed now."""
     parent = Path(tempfile.gettempdir())
     if len(f"{parent}/{_PREFIX}12345678/edge-admin.sock") > _SOCKET_PATH_BYTES:
-        parent = Path("/tmp")  # mkdtemp makes a new one that only we may enter.
+        parent = Path("/tmp")  # noqa: S108  # mkdtemp makes a new one that only we may enter.
     remove_stale_directories(parent)
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     with (directory / _LOCK).open("w") as lock:
