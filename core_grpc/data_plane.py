@@ -142,7 +142,7 @@ class DataPlane:
             raise ServerDraining("the server is shutting down and takes no new work")
         model = self._registry.find(request.model_name, request.model_version)
         spec = model.spec
-        names = wanted_outputs(spec, request.outputs)
+        names = wanted_outputs(spec, request.outputs) if request.outputs else model.output_datatypes
         inputs, preprocess_s = request.inputs, 0.0
         if model.preprocessing:
             began = time.monotonic()
@@ -150,14 +150,9 @@ class DataPlane:
             preprocess_s = time.monotonic() - began
         rows = check_inputs(spec, inputs)
         execution = await model.infer({name: tensor.array for name, tensor in inputs.items()}, rows, request.deadline)
-        datatypes = {output.name: output.datatype for output in spec.outputs}
-        return InferResponse(
-            model_name=spec.name,
-            model_version=spec.version,
-            id=request.id,
-            outputs={name: Tensor(datatypes[name], execution.outputs[name]) for name in names},
-            timing=Timing(preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows),
-        )
+        outputs = {name: Tensor(model.output_datatypes[name], execution.outputs[name]) for name in names}
+        timing = Timing(preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows)
+        return InferResponse(spec.name, spec.version, request.id, outputs, timing)
 
     def stop_accepting(self) -> None:
         """From now on new work is refused with ServerDraining; accepted work goes on."""

@@ -34,7 +34,7 @@ def check_inputs(spec: ModelSpec, inputs: Mapping[str, Tensor]) -> int:
         if tensor.datatype is not wanted.datatype:
             raise _wrong_datatype(spec, wanted, tensor)
         shape = tensor.array.shape
-        if len(shape) != len(wanted.shape) or any(want not in (-1, got) for want, got in zip(wanted.shape, shape, strict=True)):
+        if not _fits(wanted.shape, shape):
             raise _wrong_shape(spec, wanted, shape)
         if spec.max_batch_size:
             if found > 1 and shape[0] != rows:
@@ -61,13 +61,11 @@ def check_rows(spec: ModelSpec, rows: int) -> int:
 
 
 def wanted_outputs(spec: ModelSpec, requested: Sequence[RequestedOutput]) -> Sequence[str]:
-    """Names of the outputs to answer, in order: those asked for, or all of the model's.
+    """Names of the outputs that were asked for, in order.
 
     Raises:
         InvalidArgument: an output that the model does not have, or one named twice.
     """
-    if not requested:
-        return [output.name for output in spec.outputs]
     known = {output.name for output in spec.outputs}
     names = [output.name for output in requested]
     for position, name in enumerate(names):
@@ -79,6 +77,16 @@ def wanted_outputs(spec: ModelSpec, requested: Sequence[RequestedOutput]) -> Seq
         if name in names[:position]:
             raise InvalidArgument(f"output {quoted(name)} is requested twice")
     return names
+
+
+def _fits(wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    if len(shape) != len(wanted):
+        return False
+    # Not all(): its generator takes twice as long, for every request.
+    for want, got in zip(wanted, shape, strict=True):  # noqa: SIM110
+        if want not in (got, -1):
+            return False
+    return True
 
 
 def _missing_input(spec: ModelSpec, inputs: Mapping[str, Tensor]) -> InvalidArgument:

@@ -7,6 +7,7 @@ wait for the edge to notice, refuse new work, finish accepted work, free the mod
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import time
@@ -94,6 +95,7 @@ class Node:
             self.lifecycle.to(ServerState.SERVING)
         entries = self._registry.entries()
         ready = sum(entry.state is ModelState.READY for entry in entries)
+        _calm_garbage_collector()
         status = f"{ready} of {len(entries)} models ready"
         log.info("serving: %s", status)
         notify("READY=1", f"STATUS={status}")
@@ -114,6 +116,14 @@ class Node:
         servicers.append((health, HealthServicer(plane, self.lifecycle, names)))
         servicers.extend((service, ReflectionServicer(names)) for service in reflections)
         return method_table(*([guarded(method) for method in methods_from_servicer(*pair)] for pair in servicers))
+
+
+def _calm_garbage_collector() -> None:
+    """Called once everything long-lived is there. Each request in flight holds some dozens of objects, so the default threshold of 700
+    runs the collector several times in every turn of the loop, over objects that reference counting frees by itself."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
 
 
 def _repository(settings: NodeSettings) -> Path:

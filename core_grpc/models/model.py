@@ -46,6 +46,8 @@ class Model:
         self.lifecycle = lifecycle
         self.preprocessing: Mapping[str, ImagePreprocessing] = declared.preprocessing
         """By the name of the input that takes encoded images."""
+        self.output_datatypes: Mapping[str, Datatype] = {output.name: output.datatype for output in declared.spec.outputs}
+        """By output name, in the model's order."""
         self._loaded = loaded
         self._workers = workers
         self._dispatcher = Dispatcher(limits, [_execute_on(worker) for worker in workers])

@@ -55,7 +55,7 @@ def encode_infer_response(response: InferResponse) -> pb.ModelInferResponse:
     """The answer as a message."""
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=response.model_version, id=response.id)
     for name, tensor in response.outputs.items():
-        message.outputs.add(name=name, datatype=tensor.datatype.value, shape=tensor.array.shape)
+        message.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.array.shape)
         message.raw_output_contents.append(raw_from_array(tensor.array))
     return message
 

@@ -1,7 +1,7 @@
 """gRPC over ASGI: the transport for a host that does HTTP/2 and hands requests over as ASGI (an Envoy that hosts Python).
 
 The unary path is written for speed, since every small request pays for each step of the event loop: the body is read without a task,
-and the caller is watched (has it left? is its deadline over?) only once a request has waited ``_WATCH_AFTER_S``.
+and whether the caller still waits is looked at for all calls together (``caller_watch.py``).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias, cast
 
+from google.protobuf.message import Message
+
 from core_grpc.errors import GatewayError, InvalidArgument, LimitExceeded, StatusCode, one_line
 from core_grpc.rpc.framing import PREFIX_BYTES, frame, message_length, status_message, timeout_s, unframed
 from core_grpc.rpc.interceptors import RpcFailure, wire_status
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
-from core_grpc.transports.caller_watch import CallerWatch, Receive, disconnected
+from core_grpc.transports.caller_watch import CallerWatch, Receive, WatchedCall, disconnected
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class GrpcAsgiApp:
         self._methods = methods
         self._max_message_bytes = max_message_bytes
         self._max_request_s = max_request_s
+        self._watch = CallerWatch()
         self.active_calls = 0
         """Calls that have begun and not ended, streams included."""
 
@@ -104,32 +107,36 @@ class GrpcAsgiApp:
         if deadline is None:
             deadline = time.monotonic() + self._max_request_s
         context = AsgiContext(scope, deadline)
-        watch: CallerWatch | None = None
+        call: WatchedCall | None = None
         try:
             body = await self._whole_body(receive)
             if body is None:
                 return
             request = method.parse(unframed(body, self._max_message_bytes))
-            watch = CallerWatch(lambda: disconnected(receive), deadline)
-            response = await cast("UnaryHandler", method.handler)(request, context)
-            watch.stop()
-            payload = frame(response.SerializeToString())
-            if len(payload) - PREFIX_BYTES > self._max_message_bytes:
-                raise LimitExceeded(_too_large_answer(len(payload) - PREFIX_BYTES, self._max_message_bytes))
+            call = self._watch.enter(lambda: disconnected(receive), deadline)
+            payload = self._payload(await cast("UnaryHandler", method.handler)(request, context))
+            self._watch.leave(call)
         except (RpcFailure, GatewayError) as error:
-            if watch:
-                watch.stop()
+            if call:
+                self._watch.leave(call)
             await _send_status(send, context.response_headers, *wire_status(error))
             return
         except asyncio.CancelledError:
-            if watch is None or not watch.stop():
+            if call is None or not self._watch.leave(call):
                 raise
-            if watch.deadline_passed:
+            if call.deadline_passed:
                 await _send_status(send, context.response_headers, StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             return
         await send({"type": "http.response.start", "status": 200, "headers": context.response_headers, "trailers": True})
         await send({"type": "http.response.body", "body": payload, "more_body": False})
         await send(_OK_TRAILERS)
+
+    def _payload(self, response: Message) -> bytes:
+        """The answer, framed; one above the limit is refused, as the caller would refuse it."""
+        message = response.SerializeToString()
+        if len(message) > self._max_message_bytes:
+            raise LimitExceeded(f"the answer has {len(message)} bytes: the limit is {self._max_message_bytes} (max_message_bytes)")
+        return frame(message)
 
     async def _whole_body(self, receive: Receive) -> bytes | None:
         """The request's body; None when the caller left while sending it."""
@@ -155,26 +162,26 @@ class GrpcAsgiApp:
     async def _stream(self, method: RpcMethod, scope: Scope, receive: Receive, send: Send, deadline: float | None) -> None:
         context = AsgiContext(scope, deadline)
         reader = _MessageReader(receive, method, self._max_message_bytes)
-        watch = CallerWatch(reader.caller_has_left, deadline)
+        call = self._watch.enter(reader.caller_has_left, deadline)
         has_begun = False
+        code, text = StatusCode.OK, ""
         try:
             request: Any = aiter(reader) if method.streams_requests else await reader.only_message()
             async for response in _responses(method, request, context):
                 if not has_begun:
                     has_begun = True
                     await send({"type": "http.response.start", "status": 200, "headers": context.response_headers, "trailers": True})
-                await send({"type": "http.response.body", "body": frame(response.SerializeToString()), "more_body": True})
-            watch.stop()
-            code, text = StatusCode.OK, ""
+                await send({"type": "http.response.body", "body": self._payload(response), "more_body": True})
         except (RpcFailure, GatewayError) as error:
-            watch.stop()
             code, text = wire_status(error)
         except asyncio.CancelledError:
-            if not watch.stop() and not reader.caller_left:
+            if not call.has_cancelled and not reader.caller_left:
                 raise
-            if not watch.deadline_passed:
+            if not call.deadline_passed:
                 return
             code, text = StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"
+        finally:
+            self._watch.leave(call)
         await _send_status(send, context.response_headers, code, text, has_begun=has_begun)
 
 
@@ -239,10 +246,6 @@ async def _responses(method: RpcMethod, request: Any, context: AsgiContext) -> A
 def _deadline(grpc_timeout: bytes | None) -> float | None:
     seconds = None if grpc_timeout is None else timeout_s(grpc_timeout)
     return None if seconds is None else time.monotonic() + seconds
-
-
-def _too_large_answer(size: int, limit: int) -> str:
-    return f"the answer has {size} bytes: the limit is {limit} (max_message_bytes)"
 
 
 async def _send_status(send: Send, headers: list[tuple[bytes, bytes]], code: StatusCode, text: str, *, has_begun: bool = False) -> None:

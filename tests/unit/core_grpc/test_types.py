@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
-
 import ml_dtypes
 import numpy as np
 import pytest
 
-from core_grpc.types import DATATYPES, DTYPES, Datatype, InferRequest, Tensor, TensorSpec, datatype_from_dtype
+from core_grpc.types import DATATYPES, Datatype, InferRequest, Tensor, TensorSpec, datatype_from_dtype
 
 SIZES = {
     "BOOL": 1, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8,
@@ -19,7 +17,6 @@ SIZES = {
 
 def test_the_datatypes_are_the_protocols() -> None:
     assert {datatype.value for datatype in Datatype} == SIZES.keys() == DATATYPES.keys()
-    assert set(DTYPES) == set(Datatype)
 
 
 @pytest.mark.parametrize(("name", "size"), SIZES.items())
@@ -53,7 +50,7 @@ def test_a_dtype_without_a_datatype_is_a_key_error(dtype: str) -> None:
 
 def test_values_are_frozen() -> None:
     tensor = Tensor(Datatype.FP32, np.zeros((1,), np.float32))
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         tensor.datatype = Datatype.INT8  # type: ignore[misc]
 
 

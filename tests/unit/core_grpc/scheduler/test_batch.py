@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core_grpc.errors import BackendFailed
 from core_grpc.scheduler.batch import stack, unstack
-from core_grpc.types import DTYPES, Array, Datatype
+from core_grpc.types import Array, Datatype
 
 
 def some_array(datatype: Datatype, shape: tuple[int, ...], seed: int) -> Array:
@@ -19,7 +19,7 @@ def some_array(datatype: Datatype, shape: tuple[int, ...], seed: int) -> Array:
         texts = np.empty(shape, dtype=object)
         texts.reshape(-1)[:] = [b"x" * int(n) for n in numbers.reshape(-1)]
         return texts
-    return numbers.astype(DTYPES[datatype])
+    return numbers.astype(datatype.dtype)
 
 
 @given(
@@ -31,7 +31,7 @@ def some_array(datatype: Datatype, shape: tuple[int, ...], seed: int) -> Array:
 def test_unstack_is_the_inverse_of_stack(datatype: Datatype, rows: list[int], rest: list[int], seed: int) -> None:
     members = [{"A": some_array(datatype, (n, *rest), seed + i), "B": np.full((n,), i)} for i, n in enumerate(rows)]
     batch = stack(members)
-    assert batch["A"].dtype == DTYPES[datatype]
+    assert batch["A"].dtype == datatype.dtype
     parts = unstack(batch, rows)
     assert len(parts) == len(members)
     for part, member in zip(parts, members, strict=True):
