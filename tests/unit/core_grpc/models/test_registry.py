@@ -196,9 +196,7 @@ async def test_declared_labels_images_and_derived_outputs(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("table", "served"), [("", ["probabilities"]), ("[output.Y]\n", ["Y", "probabilities"])])
-async def test_a_derived_output_stands_in_for_a_source_without_a_table(
-    tmp_path: Path, table: str, served: list[str]
-) -> None:
+async def test_a_derived_output_stands_in_for_a_source_without_a_table(tmp_path: Path, table: str, served: list[str]) -> None:
     fixtures.write_id(tmp_path, FP32, f'{table}[output.probabilities]\nfrom = "Y"\napply = "softmax"\n')
     async with serving(tmp_path) as registry:
         model = registry.find("id_fp32")
