@@ -53,6 +53,13 @@ def encode_infer_response(response: InferResponse, request: InferRequest) -> Res
     return RestBody(JSON_TYPE, header)
 
 
+def binary_outputs(response: InferResponse, request: InferRequest) -> frozenset[str]:
+    """Names of the outputs that travel behind the JSON: by the output's own ``binary_data``, else by ``binary_data_output``."""
+    wanted = {output.name: output.parameters.get("binary_data") for output in request.outputs}
+    default = request.parameters.get("binary_data_output", False)
+    return frozenset(name for name in response.outputs if (default if wanted.get(name) is None else wanted[name]))
+
+
 def json_body(answer: Mapping[str, Any]) -> RestBody:
     """A small JSON answer."""
     return RestBody(JSON_TYPE, orjson.dumps(answer))
@@ -60,14 +67,12 @@ def json_body(answer: Mapping[str, Any]) -> RestBody:
 
 def _encoded(response: InferResponse, request: InferRequest, json_from: Callable[[str, Datatype, Array], Any]) -> tuple[bytes, list[bytes]]:
     """The JSON, and the raw tensors behind it."""
-    is_binary = {output.name: output.parameters.get("binary_data") for output in request.outputs}
-    default = request.parameters.get("binary_data_output", False)
+    binary = binary_outputs(response, request)
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
     for name, tensor in response.outputs.items():
         encoded: dict[str, Any] = {"name": name, "datatype": tensor.datatype.value, "shape": tensor.array.shape}
-        wants_binary = is_binary.get(name)
-        if default if wants_binary is None else wants_binary:
+        if name in binary:
             raw.append(raw_from_array(tensor.array))
             encoded["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
@@ -93,7 +98,8 @@ def json_from_array(name: str, datatype: Datatype, array: Array) -> Any:
     if datatype is Datatype.BYTES:
         return _texts(name, array)
     if datatype in _HALVES:
-        array = array.astype(np.float32)
+        with np.errstate(invalid="ignore"):  # A signalling NaN is a NaN like any other.
+            array = array.astype(np.float32)
     if not array.ndim:
         return array[()]
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -105,7 +111,8 @@ def json_from_array_with_tokens(name: str, datatype: Datatype, array: Array) -> 
     if datatype not in FLOATS:
         return value
     parts = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
-    odd = array[~np.isfinite(array)].tolist()
+    with np.errstate(invalid="ignore"):
+        odd = array[~np.isfinite(array)].tolist()
     tokens = [b"NaN" if math.isnan(number) else b"Infinity" if number > 0 else b"-Infinity" for number in odd]
     return orjson.Fragment(b"".join(piece for pair in zip(parts, [*tokens, b""], strict=True) for piece in pair))
 

@@ -8,7 +8,7 @@ is set; stock clients send JSON under any of these. ``image/*`` and ``multipart/
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -17,13 +17,13 @@ from google.api.httpbody_pb2 import HttpBody
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, ModelNotReady, Unsupported, quoted
 from core_grpc.rpc.context import RpcContext
-from core_grpc.rpc.rest_answers import BINARY_TYPE, JSON_TYPE, RestBody, encode_infer_response, json_body
+from core_grpc.rpc.rest_answers import BINARY_TYPE, JSON_TYPE, RestBody, binary_outputs, encode_infer_response, json_body
 from core_grpc.rpc.rest_binary import LENGTH_HEADER
 from core_grpc.rpc.rest_codec import decode_infer_body
 from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
 from core_grpc.rpc.rest_upload import MULTIPART_TYPE, decode_upload, query_options, takes_uploads
 from core_grpc.settings import NodeSettings
-from core_grpc.types import InferRequest, InferResponse, ModelSpec, TensorSpec
+from core_grpc.types import Datatype, InferRequest, InferResponse, ModelSpec, TensorSpec
 from protos.tensorgate.rest.v1 import rest_pb2 as pb
 
 _INLINE_BYTES = 1 << 16
@@ -89,9 +89,10 @@ class RestServicer:
                 return decode_upload(spec, content_type, body, {}, context.deadline).request
             return decode_infer_body(spec, body, context.metadata.get(LENGTH_HEADER), self._limits, context.deadline)
 
-        decoded = await self._off_loop(len(body), decode)
+        decoded = await self._off_loop(_parsed_bytes(spec, body, context), decode)
         response = await self._data_plane.infer(decoded)
-        encoded = await self._off_loop(_output_bytes(response), lambda: encode_infer_response(response, decoded))
+        in_json = response.outputs.keys() - binary_outputs(response, decoded)
+        encoded = await self._off_loop(_output_bytes(response, in_json), lambda: encode_infer_response(response, decoded))
         if encoded.json_bytes is not None:
             context.set_header(LENGTH_HEADER, str(encoded.json_bytes))
         return _http(encoded)
@@ -109,7 +110,8 @@ class RestServicer:
 
         call = await self._off_loop(len(body), decode)
         response = await self._data_plane.infer(call.request)
-        return _http(await self._off_loop(_output_bytes(response), lambda: encode_predict_response(spec, response, call)))
+        size_bytes = _output_bytes(response, response.outputs)
+        return _http(await self._off_loop(size_bytes, lambda: encode_predict_response(spec, response, call)))
 
     def _opened(self, request: pb.RestBodyRequest, context: RpcContext) -> tuple[bytes, ModelSpec]:
         """The body and the model it is for, after the headers were found to be ones that we can read."""
@@ -157,5 +159,13 @@ def _check_content_type(content_type: str) -> None:
         )
 
 
-def _output_bytes(response: InferResponse) -> int:
-    return sum(tensor.array.nbytes for tensor in response.outputs.values())
+def _parsed_bytes(spec: ModelSpec, body: bytes, context: RpcContext) -> int:
+    """How much of the body is looked at byte by byte: of raw tensors only the elements of BYTES, the others are taken as they are."""
+    header = context.metadata.get(LENGTH_HEADER, "")
+    if header.isdecimal() and all(item.datatype is not Datatype.BYTES for item in spec.inputs):
+        return min(int(header), len(body))
+    return len(body)
+
+
+def _output_bytes(response: InferResponse, names: Iterable[str]) -> int:
+    return sum(response.outputs[name].array.nbytes for name in names)
