@@ -48,8 +48,8 @@ class Datatype(StrEnum):
     FP64 = "FP64", "<f8"
     BYTES = "BYTES", object
 
-    def __new__(cls, name: str, dtype: Any) -> Self:
-        """A member from its wire name and numpy dtype."""
+    def __new__(cls, name: str, dtype: Any = None) -> Self:
+        """A member from its wire name and numpy dtype; a look-up by name, ``Datatype("FP32")``, does not come here."""
         member = str.__new__(cls, name)
         member._value_ = name
         member.dtype = np.dtype(dtype)

@@ -9,14 +9,11 @@ decodes for itself has to follow:
    transparent pixels are laid on white, ``round((c * a + 255 * (255 - a)) / 255)``; grey from colour is
    ``(19595 R + 38470 G + 7471 B + 32768) >> 16``.
 
-The base64 text of a file counts as the file: JSON tensors hold text only, and text is none of the formats.
-
 JPEG is decoded at its full size: decoding at a fraction (``draft``) is quicker for large photographs and gives other numbers.
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import logging
 import re
@@ -84,7 +81,6 @@ def decode_image(data: bytes, max_pixels: int) -> Image.Image:
     Raises:
         InvalidArgument: not an image of a known format, larger than ``max_pixels``, truncated or damaged.
     """
-    data = _file_from(data)
     name, opener = _format_of(data)
     if name == "JPEG" and _jpeg_scans(data) > _MAX_JPEG_SCANS:
         raise InvalidArgument(f"a JPEG image of at most {_MAX_JPEG_SCANS} scans was wanted, got more")
@@ -118,21 +114,6 @@ def convert_colors(image: Image.Image, mode: str) -> Image.Image:
     if image.has_transparency_data:
         image = _on_white(image)
     return image if image.mode == mode else image.convert(mode)
-
-
-def _file_from(data: bytes) -> bytes:
-    """What ``data`` is the base64 of, if that is an image; else ``data``."""
-    if _is_image(data):
-        return data
-    try:
-        decoded = base64.b64decode(data, validate=True)
-    except ValueError:
-        return data
-    return decoded if _is_image(decoded) else data
-
-
-def _is_image(data: bytes) -> bool:
-    return any(signature.match(data) for _, signature, _ in _FORMATS)
 
 
 def _format_of(data: bytes) -> tuple[str, _Open]:

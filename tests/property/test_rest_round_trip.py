@@ -44,7 +44,8 @@ def same(left: Array, right: Array) -> bool:
         return False
     if left.dtype.kind not in "fV":
         return bool(left.tolist() == right.tolist())
-    wide, other = left.astype(np.float64), right.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # A signalling NaN.
+        wide, other = left.astype(np.float64), right.astype(np.float64)
     return bool(np.array_equal(wide, other, equal_nan=True) and (np.signbit(wide) == np.signbit(other))[~np.isnan(wide)].all())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import struct
 import subprocess
@@ -193,17 +192,6 @@ def test_of_several_frames_the_first_counts(image_format: str) -> None:
     data = encode(frames[0], image_format, save_all=True, append_images=frames[1:], **options)
     pixels = np.asarray(convert_colors(decode_image(data, LIMIT), "RGB"))
     np.testing.assert_array_equal(pixels[3, 3], (255, 0, 0))
-
-
-@pytest.mark.parametrize("image_format", FORMATS)
-def test_the_base64_of_a_file_counts_as_the_file(image_format: str) -> None:
-    data = encode(noise(), image_format)
-    assert decode_image(base64.b64encode(data), LIMIT).tobytes() == decode_image(data, LIMIT).tobytes()
-
-
-def test_base64_of_other_things_is_not_an_image() -> None:
-    assert refusal(base64.b64encode(b"<html>")).endswith("got 8 bytes that are none of these")
-    assert refusal(base64.b64encode(base64.b64encode(encode(noise(), "PNG")))).endswith("that are none of these")
 
 
 def test_nothing_and_other_things_are_not_images() -> None:
