@@ -20,7 +20,7 @@ serve: $(SERVE_STAMP) ## serve the demo model on http://127.0.0.1:8080 and gRPC 
 
 test: $(DEV_STAMP) ## the whole test-suite
 	@missing=; \
-	for tool in chromium:chromium node:nodejs npm:npm h2load:nghttp2-client; do \
+	for tool in chromium:chromium h2load:nghttp2-client; do \
 	  command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool#*:}"; \
 	done; \
 	if [ -n "$$missing" ]; then \
@@ -47,11 +47,14 @@ check-generated: $(DEV_STAMP) ## fail if a committed generated file is stale
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python docs/generate.py --check
 
-web: ## rebuild web_demo/dist (needs node and npm)
-	cd web_demo && npm ci && npm run build
+web: $(DEV_STAMP) ## rebuild web_demo/src/gen and web_demo/dist
+	cd web_demo && PATH="$(abspath $(BIN)):$$PATH" npm ci --no-audit --no-fund
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python web_demo/generate.py
+	cd web_demo && PATH="$(abspath $(BIN)):$$PATH" npm run build
 
 bench: $(DEV_STAMP) ## compare the doors on this machine (needs h2load)
-	$(BIN)/python bench/doors.py $(ARGS)
+	$(BIN)/python -m bench.start
+	$(BIN)/python -m bench.doors $(ARGS)
 
 clean: ## remove the virtual environment and everything that was built into ignored folders
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis web_demo/node_modules

@@ -27,9 +27,11 @@ def check(target: Target) -> None:
 def _by_grpc(target: Target) -> bool:
     url = httpx.URL(target.url)
     with grpc.insecure_channel(f"{url.host}:{url.port}") as channel:
-        answer = channel.unary_unary(url.path)(target.body[5:], timeout=20)
-    sent = ModelInferRequest.FromString(target.body[5:]).raw_input_contents
-    return ModelInferResponse.FromString(answer).raw_output_contents == sent
+        infer = channel.unary_unary(
+            url.path, request_serializer=ModelInferRequest.SerializeToString, response_deserializer=ModelInferResponse.FromString
+        )
+        request = ModelInferRequest.FromString(target.body[5:])
+        return infer(request, timeout=20).raw_output_contents == request.raw_input_contents
 
 
 def _by_http(target: Target) -> bool:

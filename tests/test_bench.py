@@ -1,0 +1,26 @@
+"""The benchmarks run and print what they promise; what the numbers are is not a test's business."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.programs import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["bench.start", "--rounds", "1"], ["ready after", "MB PSS"]),
+        (["bench.doors", "--rounds", "1", "--scale", "0.02"], ["gRPC in Envoy / grpc.aio", "v2 binary / gRPC", "node CPU", "v1 JSON"]),
+    ],
+    ids=["start", "doors"],
+)
+def test_benchmarks_run(arguments: list[str], printed: list[str]) -> None:
+    finished = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert [text for text in printed if text not in finished.stdout] == []
