@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -42,7 +43,8 @@ def _server(transport: str, port: int, folder: Path) -> tuple[list[str], dict[st
     return envoy_command(config, concurrency=1, log_level="error"), node_environment(os.environ)
 
 
-def _call(channel: grpc.Channel, path: str, text: str) -> grpc.RpcError:
+def _call(channel: grpc.Channel, path: str, text: str) -> Any:
+    """The call's error; grpc's types do not say that it is a call as well, with code, details and metadata."""
     make = channel.unary_unary if path == UNARY else channel.unary_stream
     method = make(
         path,
