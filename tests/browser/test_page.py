@@ -7,7 +7,7 @@ import base64
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import FileChooser, Page, expect
 
 from protos.tensorgate.v1 import inference_pb2 as pb
 from tests.browser.chromium import Conduct
@@ -66,15 +66,17 @@ async def test_a_photo_that_is_dropped_or_pasted(page: Page, gateway: FakeGatewa
 
 
 async def test_everything_works_by_keyboard(page: Page, gateway: FakeGateway) -> None:
+    # Listening before the page is there: the browser hands choosers over only from some moment after the first listener.
+    chooser: asyncio.Future[FileChooser] = asyncio.get_running_loop().create_future()
+    page.on("filechooser", chooser.set_result)
     await open_page(page)
     for _ in range(2):  # The link to the API's documentation comes first.
         await page.keyboard.press("Tab")
     await expect(page.get_by_label("Choose a photo")).to_be_focused()
     outline = await page.locator("#drop-label").evaluate("(label) => getComputedStyle(label).outlineStyle")
     assert outline == "solid"
-    async with page.expect_file_chooser() as chooser:
-        await page.keyboard.press("Enter")
-    await (await chooser.value).set_files(COFFEE)
+    await page.keyboard.press("Enter")
+    await (await asyncio.wait_for(chooser, 20)).set_files(COFFEE)
     await expect_espresso(page)
     await page.keyboard.press("Tab")
     await expect(page.get_by_role("button", name="Coffee")).to_be_focused()
