@@ -53,9 +53,9 @@ class Node:
         sys.setswitchinterval(settings.threads.gil_switch_interval_s)
         self.settings = settings
         self.lifecycle: Lifecycle[ServerState] = Lifecycle(SERVER_STEPS, ServerState.STARTING)
-        self._pool = ThreadPoolExecutor(settings.threads.processing, thread_name_prefix="processing")
+        self.processing_pool = ThreadPoolExecutor(settings.threads.processing, thread_name_prefix="processing")
         self._registry = Registry(_repository(settings), settings.models)
-        self.data_plane = DataPlane(self._registry, self.lifecycle, settings, self._pool)
+        self.data_plane = DataPlane(self._registry, self.lifecycle, settings, self.processing_pool)
         self.methods: Mapping[str, RpcMethod] = self._method_table()
         self._loading: asyncio.Task[None] | None = None
 
@@ -85,7 +85,7 @@ class Node:
         while active_calls() and time.monotonic() < ends:  # noqa: ASYNC110  # The transport counts; it has nobody to tell.
             await asyncio.sleep(_POLL_S)
         await self._registry.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.processing_pool.shutdown(wait=False, cancel_futures=True)
         notify("X_DRAINED=1", "STATUS=drained")
 
     async def _load(self) -> None:
@@ -108,7 +108,7 @@ class Node:
             (_service(model_service_pb2, "ModelService"), ModelServicer(plane, limits)),
             (_service(trt_pb2, "InferenceService"), TrtServicer(plane, limits)),
             (_service(inference_pb2, "InferenceService"), TensorgateServicer(plane, limits)),
-            (_service(rest_pb2, "Rest"), RestServicer(plane, self.settings, self._pool)),
+            (_service(rest_pb2, "Rest"), RestServicer(plane, self.settings, self.processing_pool)),
         ]
         health = _service(health_pb2, "Health")
         reflections = reflection_services() if self.settings.server.reflection else ()

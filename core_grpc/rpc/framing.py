@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from urllib.parse import quote
 
-from core_grpc.errors import InvalidArgument, LimitExceeded, Unsupported
+from core_grpc.errors import InvalidArgument, LimitExceeded
 
 PREFIX_BYTES = 5
 """A message's frame: one byte that says whether it is compressed, four big-endian bytes of length."""
@@ -22,27 +22,29 @@ def frame(message: bytes) -> bytes:
     return _PREFIX.pack(0, len(message)) + message
 
 
+def compressed_frame(message: bytes) -> bytes:
+    """A compressed message with its prefix."""
+    return _PREFIX.pack(1, len(message)) + message
+
+
 def message_length(prefix: bytes | memoryview, limit_bytes: int) -> int:
     """The length that a message's prefix announces.
 
     Raises:
-        Unsupported: the message is compressed.
         LimitExceeded: it is longer than the limit.
     """
-    compressed, length = _PREFIX.unpack_from(prefix)
-    if compressed:
-        raise Unsupported("compressed gRPC messages are not offered: wanted grpc-encoding identity")
+    _, length = _PREFIX.unpack_from(prefix)
     if length > limit_bytes:
         raise LimitExceeded(f"message of {length} bytes: the limit is {limit_bytes} (max_message_bytes)")
     return int(length)
 
 
 def unframed(body: bytes, limit_bytes: int) -> memoryview:
-    """The one message of a unary request's body.
+    """The one message of a unary request's body; whether it is compressed is what the body's first byte says.
 
     Raises:
         InvalidArgument: the body is not exactly one message.
-        Unsupported, LimitExceeded: as ``message_length``.
+        LimitExceeded: as ``message_length``.
     """
     if len(body) < PREFIX_BYTES:
         raise InvalidArgument(f"request body of {len(body)} bytes: wanted one gRPC message with its 5-byte prefix")

@@ -31,7 +31,7 @@ class RpcMethod:
     streams_responses: bool
     handler: UnaryHandler | StreamHandler
 
-    def parse(self, data: bytes | memoryview) -> Message:
+    def parse(self, data: bytes | bytearray | memoryview) -> Message:
         """A request from its serialized form.
 
         Raises:

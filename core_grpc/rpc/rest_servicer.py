@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TypeVar
 
 from google.api.httpbody_pb2 import HttpBody
 
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, ModelNotReady, Unsupported, quoted
+from core_grpc.rpc.compression import INLINE_BYTES, INLINE_INFLATED_BYTES, SMALLEST_BYTES, compressed, inflated
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.rest_answers import BINARY_TYPE, JSON_TYPE, RestBody, binary_outputs, encode_infer_response, json_body
 from core_grpc.rpc.rest_binary import LENGTH_HEADER
 from core_grpc.rpc.rest_codec import decode_infer_body
+from core_grpc.rpc.rest_encoding import OFFERED, answer_encoding, request_encoding
 from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
 from core_grpc.rpc.rest_upload import MULTIPART_TYPE, decode_upload, query_options, takes_uploads
 from core_grpc.settings import NodeSettings
@@ -81,7 +84,7 @@ class RestServicer:
 
     async def ModelInfer(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
         """Inference: JSON, the binary tensor extension, one raw tensor, or an upload."""
-        body, spec = self._opened(request, context)
+        body, spec = await self._opened(request, context)
         content_type = request.body.content_type
 
         def decode() -> InferRequest:
@@ -95,11 +98,11 @@ class RestServicer:
         encoded = await self._off_loop(_output_bytes(response, in_json), lambda: encode_infer_response(response, decoded))
         if encoded.json_bytes is not None:
             context.set_header(LENGTH_HEADER, str(encoded.json_bytes))
-        return _http(encoded)
+        return _http(await self._compressed(encoded, context))
 
     async def Predict(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
         """Inference in the model's own words: `{"instances": …}`, `{"inputs": …}`, multipart/form-data, or a bare image."""
-        body, spec = self._opened(request, context)
+        body, spec = await self._opened(request, context)
         content_type = request.body.content_type
 
         def decode() -> PredictCall:
@@ -111,25 +114,50 @@ class RestServicer:
         call = await self._off_loop(len(body), decode)
         response = await self._data_plane.infer(call.request)
         size_bytes = _output_bytes(response, response.outputs)
-        return _http(await self._off_loop(size_bytes, lambda: encode_predict_response(spec, response, call)))
+        encoded = await self._off_loop(size_bytes, lambda: encode_predict_response(spec, response, call))
+        return _http(await self._compressed(encoded, context))
 
-    def _opened(self, request: pb.RestBodyRequest, context: RpcContext) -> tuple[bytes, ModelSpec]:
-        """The body and the model it is for, after the headers were found to be ones that we can read."""
-        encoding = context.metadata.get("content-encoding", "")
-        if encoding not in ("", "identity"):
-            raise Unsupported(f"Content-Encoding {quoted(encoding, 40)} is not offered: send the body as it is")
+    async def _opened(self, request: pb.RestBodyRequest, context: RpcContext) -> tuple[bytes, ModelSpec]:
+        """The body, inflated, and the model it is for, after the headers were found to be ones that we can read."""
+        encoding = _request_encoding(context)
         _check_content_type(request.body.content_type)
-        return request.body.data, self._data_plane.spec(request.model, request.version)
+        body, spec = request.body.data, self._data_plane.spec(request.model, request.version)
+        if encoding:
+            limit = self._limits.max_message_bytes
+            body = await self._off_loop(len(body), lambda: bytes(inflated(body, encoding, limit)), INLINE_INFLATED_BYTES)
+        return body, spec
 
-    async def _off_loop(self, size_bytes: int, work: Callable[[], Result]) -> Result:
+    async def _compressed(self, body: RestBody, context: RpcContext) -> RestBody:
+        """The answer, compressed if its caller accepts that, it is not small, and becomes smaller."""
+        if len(body.data) < SMALLEST_BYTES:
+            return body
+        context.set_header("vary", "accept-encoding")
+        encoding = answer_encoding(context.metadata.get("accept-encoding", ""))
+        if not encoding:
+            return body
+        data = await self._off_loop(len(body.data), lambda: compressed(body.data, encoding), INLINE_BYTES)
+        if len(data) >= len(body.data):
+            return body
+        context.set_header("content-encoding", encoding)
+        return replace(body, data=data)
+
+    async def _off_loop(self, size_bytes: int, work: Callable[[], Result], inline_bytes: int = _INLINE_BYTES) -> Result:
         """Does small work here and large work on a thread."""
-        if size_bytes <= _INLINE_BYTES:
+        if size_bytes <= inline_bytes:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
 def _http(body: RestBody) -> HttpBody:
     return HttpBody(content_type=body.content_type, data=body.data)
+
+
+def _request_encoding(context: RpcContext) -> str:
+    try:
+        return request_encoding(context.metadata.get("content-encoding", ""))
+    except Unsupported:
+        context.set_header("accept-encoding", OFFERED)
+        raise
 
 
 def _tensor_metadata(spec: TensorSpec) -> dict[str, object]:

@@ -57,7 +57,8 @@ class NodeApp:
         settings = load_settings(NodeSettings)
         configure_logging(settings.server.log_level)
         node = Node(settings)
-        self._calls = calls = GrpcAsgiApp(node.methods, settings.limits.max_message_bytes, settings.limits.max_request_s)
+        limits = settings.limits
+        self._calls = calls = GrpcAsgiApp(node.methods, limits.max_message_bytes, limits.max_request_s, node.processing_pool)
 
         def drain() -> None:
             if self._drain is None:

@@ -11,6 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from concurrent.futures import Executor
 from typing import Any, TypeAlias, cast
 
 from google.protobuf.message import Message
@@ -20,6 +21,15 @@ from core_grpc.rpc.framing import PREFIX_BYTES, frame, message_length, status_me
 from core_grpc.rpc.interceptors import RpcFailure, wire_status
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
 from core_grpc.transports.caller_watch import CallerWatch, Receive, WatchedCall, disconnected
+from core_grpc.transports.message_compression import (
+    ACCEPTED,
+    ASKED_HEADER,
+    UNCOMPRESSED,
+    MessageCompression,
+    framed_answer,
+    inflated_message,
+    negotiated,
+)
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +39,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
 _OK_TRAILERS = {"type": "http.response.trailers", "headers": [(b"grpc-status", b"0"), (b"grpc-message", b"")], "more_trailers": False}
 _REQUEST_ID_CHARACTERS = 128
+_COMPRESSION_HEADERS = (b"grpc-encoding", ASKED_HEADER.encode())
 
 
 class AsgiContext:
@@ -70,10 +81,14 @@ class AsgiContext:
 class GrpcAsgiApp:
     """Serves a method table as an ASGI application (scope type ``http`` only)."""
 
-    def __init__(self, methods: Mapping[str, RpcMethod], max_message_bytes: int, max_request_s: float) -> None:
+    def __init__(
+        self, methods: Mapping[str, RpcMethod], max_message_bytes: int, max_request_s: float, pool: Executor | None = None
+    ) -> None:
+        """``pool`` inflates and compresses large messages; by default the event loop's own."""
         self._methods = methods
         self._max_message_bytes = max_message_bytes
         self._max_request_s = max_request_s
+        self._pool = pool
         self._watch = CallerWatch()
         self.active_calls = 0
         """Calls that have begun and not ended, streams included."""
@@ -82,11 +97,14 @@ class GrpcAsgiApp:
         """One call."""
         grpc_timeout: bytes | None = None
         content_type = b""
+        is_compressing = False
         for name, value in scope["headers"]:
             if name == b"grpc-timeout":
                 grpc_timeout = value
             elif name == b"content-type":
                 content_type = value
+            elif name in _COMPRESSION_HEADERS:
+                is_compressing = True
         if not content_type.startswith(b"application/grpc"):
             await _refuse_plain_http(send)
             return
@@ -95,26 +113,31 @@ class GrpcAsgiApp:
             await _send_status(send, [_CONTENT_TYPE], StatusCode.UNIMPLEMENTED, f"Method not found: {one_line(scope['path'], 200)}")
             return
         self.active_calls += 1
+        context = AsgiContext(scope, _deadline(grpc_timeout))
         try:
             if method.streams_requests or method.streams_responses:
-                await self._stream(method, scope, receive, send, _deadline(grpc_timeout))
+                await self._stream(method, context, receive, send, is_compressing)
             else:
-                await self._unary(method, scope, receive, send, _deadline(grpc_timeout))
+                await self._unary(method, context, receive, send, is_compressing)
         finally:
             self.active_calls -= 1
 
-    async def _unary(self, method: RpcMethod, scope: Scope, receive: Receive, send: Send, deadline: float | None) -> None:
-        if deadline is None:
-            deadline = time.monotonic() + self._max_request_s
-        context = AsgiContext(scope, deadline)
+    async def _unary(self, method: RpcMethod, context: AsgiContext, receive: Receive, send: Send, is_compressing: bool) -> None:
+        if context.deadline is None:
+            context.deadline = time.monotonic() + self._max_request_s
         call: WatchedCall | None = None
         try:
+            compression = _negotiated(context) if is_compressing else UNCOMPRESSED
             body = await self._whole_body(receive)
             if body is None:
                 return
-            request = method.parse(unframed(body, self._max_message_bytes))
-            call = self._watch.enter(lambda: disconnected(receive), deadline)
-            payload = self._payload(await cast("UnaryHandler", method.handler)(request, context))
+            message: memoryview | bytearray | bytes = unframed(body, self._max_message_bytes)
+            if body[0]:
+                message = await inflated_message(message, compression.requests, self._max_message_bytes, self._pool)
+            request = method.parse(message)
+            call = self._watch.enter(lambda: disconnected(receive), context.deadline)
+            payload = self._message(await cast("UnaryHandler", method.handler)(request, context))
+            payload = await framed_answer(payload, compression.answers, self._pool) if compression.answers else frame(payload)
             self._watch.leave(call)
         except (RpcFailure, GatewayError) as error:
             if call:
@@ -131,12 +154,12 @@ class GrpcAsgiApp:
         await send({"type": "http.response.body", "body": payload, "more_body": False})
         await send(_OK_TRAILERS)
 
-    def _payload(self, response: Message) -> bytes:
-        """The answer, framed; one above the limit is refused, as the caller would refuse it."""
+    def _message(self, response: Message) -> bytes:
+        """The answer, serialized; one above the limit is refused, as the caller would refuse it."""
         message = response.SerializeToString()
         if len(message) > self._max_message_bytes:
             raise LimitExceeded(f"the answer has {len(message)} bytes: the limit is {self._max_message_bytes} (max_message_bytes)")
-        return frame(message)
+        return message
 
     async def _whole_body(self, receive: Receive) -> bytes | None:
         """The request's body; None when the caller left while sending it."""
@@ -159,19 +182,20 @@ class GrpcAsgiApp:
                 )
         return b"".join(chunks)
 
-    async def _stream(self, method: RpcMethod, scope: Scope, receive: Receive, send: Send, deadline: float | None) -> None:
-        context = AsgiContext(scope, deadline)
-        reader = _MessageReader(receive, method, self._max_message_bytes)
-        call = self._watch.enter(reader.caller_has_left, deadline)
+    async def _stream(self, method: RpcMethod, context: AsgiContext, receive: Receive, send: Send, is_compressing: bool) -> None:
+        reader = _MessageReader(receive, method, self._max_message_bytes, self._pool)
+        call = self._watch.enter(reader.caller_has_left, context.deadline)
         has_begun = False
         code, text = StatusCode.OK, ""
         try:
+            compression = reader.compression = _negotiated(context) if is_compressing else UNCOMPRESSED
             request: Any = aiter(reader) if method.streams_requests else await reader.only_message()
             async for response in _responses(method, request, context):
                 if not has_begun:
                     has_begun = True
                     await send({"type": "http.response.start", "status": 200, "headers": context.response_headers, "trailers": True})
-                await send({"type": "http.response.body", "body": self._payload(response), "more_body": True})
+                payload = await framed_answer(self._message(response), compression.answers, self._pool)
+                await send({"type": "http.response.body", "body": payload, "more_body": True})
         except (RpcFailure, GatewayError) as error:
             code, text = wire_status(error)
         except asyncio.CancelledError:
@@ -188,7 +212,9 @@ class GrpcAsgiApp:
 class _MessageReader:
     """The messages of a request stream, one after another, and whether the caller is still there."""
 
-    def __init__(self, receive: Receive, method: RpcMethod, limit_bytes: int) -> None:
+    def __init__(self, receive: Receive, method: RpcMethod, limit_bytes: int, pool: Executor | None) -> None:
+        self.compression = UNCOMPRESSED
+        self._pool = pool
         self._receive = receive
         self._method = method
         self._limit_bytes = limit_bytes
@@ -209,9 +235,12 @@ class _MessageReader:
             length = message_length(bytes(self._buffer[:PREFIX_BYTES]), self._limit_bytes)
             if not await self._filled(PREFIX_BYTES + length):
                 raise InvalidArgument(f"the request stream ended inside a message of {length} bytes")
-            message = self._method.parse(bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length]))
+            is_compressed = self._buffer[0] != 0
+            message: bytes | bytearray = bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length])
             del self._buffer[: PREFIX_BYTES + length]
-            yield message
+            if is_compressed:
+                message = await inflated_message(message, self.compression.requests, self._limit_bytes, self._pool)
+            yield self._method.parse(message)
         if self._buffer:
             raise InvalidArgument("the request stream ended inside a message")
 
@@ -241,6 +270,14 @@ async def _responses(method: RpcMethod, request: Any, context: AsgiContext) -> A
             yield response
     else:
         yield await cast("UnaryHandler", method.handler)(request, context)
+
+
+def _negotiated(context: AsgiContext) -> MessageCompression:
+    context.set_header("grpc-accept-encoding", ACCEPTED)
+    compression = negotiated(context.metadata)
+    if compression.answers:
+        context.set_header("grpc-encoding", compression.answers)
+    return compression
 
 
 def _deadline(grpc_timeout: bytes | None) -> float | None:

@@ -13,7 +13,9 @@ from core_grpc.errors import GatewayError, one_line
 from core_grpc.rpc.interceptors import RpcFailure, wire_status
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
 from core_grpc.settings import NodeSettings
+from core_grpc.transports.message_compression import asked_algorithm
 
+_COMPRESSIONS = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _REQUEST_ID_CHARACTERS = 128
 
@@ -44,6 +46,7 @@ class GrpcioContext:
         self._metadata: Mapping[str, str] | None = None
         self._request_id = ""
         self._headers: list[tuple[str, str]] = []
+        self._compresses = False
         remaining = context.time_remaining()
         remaining = max_request_s if remaining is None else remaining
         self.deadline = None if remaining is None else time.monotonic() + remaining
@@ -72,11 +75,24 @@ class GrpcioContext:
         """Adds a response header."""
         self._headers.append((name, value))
 
+    def compress_as_asked(self) -> None:
+        """Answers are compressed only for who asks: the library keeps to itself how the requests were compressed.
+
+        Raises:
+            InvalidArgument: by something that is not offered.
+        """
+        algorithm = asked_algorithm(self.metadata)
+        if algorithm:
+            self._context.set_compression(_COMPRESSIONS[algorithm])
+            self._compresses = True
+
     async def send_headers(self) -> None:
         """Sends the headers that were set, if any; they travel before the first answer."""
-        if self._headers:
+        # The library applies the compression only to headers that are sent like this.
+        if self._headers or self._compresses:
             await self._context.send_initial_metadata(tuple(self._headers))
             self._headers.clear()
+            self._compresses = False
 
 
 class GrpcioServer:
@@ -133,6 +149,7 @@ def _unary_behaviour(method: RpcMethod, max_request_s: float) -> Any:
     async def respond(request: Any, grpc_context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         context = GrpcioContext(grpc_context, limit_s)
         try:
+            context.compress_as_asked()
             response = await handler(_parsed(method, request), context)
         except (RpcFailure, GatewayError) as failure:
             return await _abort(grpc_context, context, failure)
@@ -148,6 +165,7 @@ def _stream_behaviour(method: RpcMethod) -> Any:
     async def respond(request: Any, grpc_context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         context = GrpcioContext(grpc_context, None)
         try:
+            context.compress_as_asked()
             async for response in handler(_parsed(method, request), context):
                 await context.send_headers()
                 yield response

@@ -19,7 +19,7 @@ _V1: Mapping[int, tuple[int, str, str]] = {
     ),
     499: (1, "The caller left.", "the caller left"),
     500: (13, "The engine failed on an accepted request.", "the model failed on this request"),
-    501: (12, "This server does not offer it.", "Content-Encoding 'gzip' is not offered: send the body as it is"),
+    501: (12, "This server does not offer it.", "Content-Encoding 'br' is not offered: send the body as it is"),
     503: (14, "The model or the server is not ready. Trying again later helps.", "the server is shutting down and takes no new work"),
     504: (4, "The time ran out before the answer was there.", "the deadline passed before the model could run the request"),
 }

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_grpc.errors import InvalidArgument, LimitExceeded, Unsupported
-from core_grpc.rpc.framing import frame, status_message, timeout_s, unframed
+from core_grpc.errors import InvalidArgument, LimitExceeded
+from core_grpc.rpc.framing import compressed_frame, frame, status_message, timeout_s, unframed
 
 
 @given(st.binary(max_size=100))
@@ -28,9 +28,10 @@ def test_a_long_message_is_refused_by_its_prefix() -> None:
         unframed(b"\0\0\0\0\x65", 100)
 
 
-def test_a_compressed_message_is_refused() -> None:
-    with pytest.raises(Unsupported, match="compressed"):
-        unframed(b"\1\0\0\0\0", 100)
+def test_a_compressed_frame_says_so() -> None:
+    framed = compressed_frame(b"abc")
+    assert framed == b"\1\0\0\0\3abc"
+    assert bytes(unframed(framed, 100)) == b"abc"
 
 
 @pytest.mark.parametrize(

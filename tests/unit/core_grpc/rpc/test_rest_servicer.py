@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +20,9 @@ import pytest_asyncio
 from google.api.httpbody_pb2 import HttpBody
 from PIL import Image
 
-from core_grpc.errors import GatewayError, InvalidArgument, ModelNotReady, NotFound, Unsupported
+from core_grpc.errors import GatewayError, InvalidArgument, LimitExceeded, ModelNotReady, NotFound, Unsupported
 from core_grpc.lifecycle import ServerState
+from core_grpc.rpc.compression import compressed
 from core_grpc.rpc.rest_servicer import RestServicer
 from core_grpc.server import Node
 from core_grpc.settings import DrainSettings, ModelsSettings, NodeSettings
@@ -167,13 +170,53 @@ async def test_bodies_that_go_to_a_thread(node: Node) -> None:
 async def test_what_is_not_read(node: Node, method: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^content type 'text/plain': wanted application/json"):
         await post(node, method, b"{}", "text/plain;charset=UTF-8".partition(";")[0])
-    with pytest.raises(Unsupported, match="Content-Encoding 'gzip' is not offered"):
+    call = Call({"content-encoding": "br"})
+    with pytest.raises(Unsupported, match="Content-Encoding 'br' is not offered"):
+        await post(node, method, b"{}", call=call)
+    assert call.headers == {"accept-encoding": "gzip, deflate"}
+    with pytest.raises(InvalidArgument, match="not gzip"):
         await post(node, method, b"{}", call=Call({"content-encoding": "gzip"}))
     with pytest.raises(GatewayError, match="takes no uploads"):
         await post(node, method, b"\x89PNG", "image/png")
     for content_type in ("application/json", "", "application/x-www-form-urlencoded", "application/octet-stream"):
         with pytest.raises(InvalidArgument, match="byte 0 is not UTF-8"):
             await post(node, method, b"\x89PNG\xff\xfe", content_type)
+
+
+@pytest.mark.parametrize("size", [300, 20_000])
+@pytest.mark.parametrize(("encoding", "inflate"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)])
+async def test_json_13_compressed_bodies_both_ways(node: Node, encoding: str, inflate: Callable[[bytes], bytes], size: int) -> None:
+    body = infer_body(np.ones((1, size)), parameters={"binary_data_output": True})
+    call = Call({"content-encoding": encoding, "accept-encoding": encoding, "inference-header-content-length": str(len(body))})
+    answer = await post(node, "ModelInfer", compressed(body, encoding), call=call)
+    assert (call.headers["content-encoding"], call.headers["vary"]) == (encoding, "accept-encoding")
+    whole = inflate(answer.data)
+    length = int(call.headers["inference-header-content-length"])
+    assert json.loads(whole[:length])["outputs"][0]["parameters"] == {"binary_data_size": size * 4}
+    assert whole[length:] == np.ones(size, np.float32).tobytes()
+    call = Call({"content-encoding": encoding, "accept-encoding": encoding})
+    answer = await post(node, "Predict", compressed(json.dumps({"inputs": [[1] * size]}).encode(), encoding), call=call)
+    assert json.loads(inflate(answer.data))["outputs"] == {"Y": [[1] * size]}
+
+
+async def test_small_answers_are_not_compressed(node: Node) -> None:
+    call = Call({"accept-encoding": "gzip"})
+    json.loads((await post(node, "Predict", b'{"inputs": [5, 6]}', call=call)).data)
+    assert call.headers == {}
+
+
+@pytest.mark.parametrize("accepted", ["gzip;q=0", "identity", "br", ""])
+async def test_json_13_answers_are_compressed_only_as_accepted(node: Node, accepted: str) -> None:
+    call = Call({"accept-encoding": accepted})
+    json.loads((await post(node, "ModelInfer", infer_body(np.ones((1, 1000))), call=call)).data)
+    assert call.headers == {"vary": "accept-encoding"}
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "Predict"])
+async def test_lim_05_a_body_that_inflates_beyond_the_limit(node: Node, method: str) -> None:
+    bomb = compressed(b" " * (node.settings.limits.max_message_bytes + 1), "gzip")
+    with pytest.raises(LimitExceeded, match="max_message_bytes"):
+        await post(node, method, bomb, call=Call({"content-encoding": "gzip"}))
 
 
 async def test_predict_answers_in_the_form_of_the_question(node: Node) -> None:
