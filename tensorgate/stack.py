@@ -147,11 +147,16 @@ async def wait_for_core(directory: Path, timeout_s: float) -> bool:
 
 
 async def _drain_envoy(admin: Path) -> None:
-    """Answers now end their connections, no new ones are taken, and what is in flight finishes."""
+    """Answers now end their connections, no new ones are taken, and what is in flight finishes. Watches on health never would."""
     await request(admin, "POST", "/healthcheck/fail")
     await request(admin, "POST", "/drain_listeners")
     while True:
-        active = await request(admin, "GET", "/stats?filter=^http.edge.downstream_rq_active$&usedonly")
-        if active.body.strip() in ("", "http.edge.downstream_rq_active: 0"):
+        if await _active_requests(admin, "http.edge.downstream") <= await _active_requests(admin, "cluster.core_watches.upstream"):
             return
         await asyncio.sleep(0.05)
+
+
+async def _active_requests(admin: Path, where: str) -> int:
+    answer = await request(admin, "GET", f"/stats?filter=^{where}_rq_active$&usedonly")
+    # Nothing at all where there never was a request.
+    return int(answer.body.rpartition(":")[2] or 0)

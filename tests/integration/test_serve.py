@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.tensorgate.v1 import inference_pb2, inference_pb2_grpc
 from tensorgate.ports import Door, DoorError
@@ -214,3 +215,13 @@ def test_version() -> None:
     with Program("tensorgate", "--version") as program:
         assert program.wait() == 0
         assert re.fullmatch(r"tensorgate \d+\.\d+\S*\n", program.output)
+
+
+def test_a_watch_on_health_holds_nobody_up(gateway: Gateway) -> None:
+    """It would last for ever: a stop that waited for it would take the whole grace."""
+    for address in (f"127.0.0.1:{gateway.edge.port}", f"127.0.0.1:{gateway.node.port}"):
+        watch = health_pb2_grpc.HealthStub(grpc.insecure_channel(address)).Watch(health_pb2.HealthCheckRequest())
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    gateway.send(signal.SIGTERM)
+    assert gateway.wait(20) == 0
+    assert "did not finish its work" not in gateway.output
