@@ -91,7 +91,7 @@ class GrpcAsgiApp:
         self._pool = pool
         self._watch = CallerWatch()
         self.active_calls = 0
-        """Calls that have begun and not ended, streams included."""
+        """Calls with one answer that have begun and not ended. Streams last as long as their callers like: a drain does not wait for them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call."""
@@ -112,13 +112,13 @@ class GrpcAsgiApp:
         if method is None:
             await _send_status(send, [_CONTENT_TYPE], StatusCode.UNIMPLEMENTED, f"Method not found: {one_line(scope['path'], 200)}")
             return
-        self.active_calls += 1
         context = AsgiContext(scope, _deadline(grpc_timeout))
+        if method.streams_requests or method.streams_responses:
+            await self._stream(method, context, receive, send, is_compressing)
+            return
+        self.active_calls += 1
         try:
-            if method.streams_requests or method.streams_responses:
-                await self._stream(method, context, receive, send, is_compressing)
-            else:
-                await self._unary(method, context, receive, send, is_compressing)
+            await self._unary(method, context, receive, send, is_compressing)
         finally:
             self.active_calls -= 1
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ import grpc
 import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.tensorgate.v1 import inference_pb2, inference_pb2_grpc
 from tensorgate.ports import Door, DoorError
@@ -217,11 +219,16 @@ def test_version() -> None:
         assert re.fullmatch(r"tensorgate \d+\.\d+\S*\n", program.output)
 
 
-def test_a_watch_on_health_holds_nobody_up(gateway: Gateway) -> None:
-    """It would last for ever: a stop that waited for it would take the whole grace."""
+def test_streams_without_work_hold_nobody_up(gateway: Gateway) -> None:
+    """They would last for ever: a stop that waited for them would take the whole grace."""
+    asked = threading.Event()
+    stub = reflection_pb2_grpc.ServerReflectionStub(grpc.insecure_channel(f"127.0.0.1:{gateway.node.port}"))
+    idle = stub.ServerReflectionInfo(reflection_pb2.ServerReflectionRequest(list_services="") for _ in iter(asked.wait, True))
     for address in (f"127.0.0.1:{gateway.edge.port}", f"127.0.0.1:{gateway.node.port}"):
         watch = health_pb2_grpc.HealthStub(grpc.insecure_channel(address)).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
     gateway.send(signal.SIGTERM)
     assert gateway.wait(20) == 0
     assert "did not finish its work" not in gateway.output
+    idle.cancel()
+    asked.set()
