@@ -91,7 +91,7 @@ class GrpcAsgiApp:
         self._pool = pool
         self._watch = CallerWatch()
         self.active_calls = 0
-        """Calls with one answer that have begun and not ended. Streams last as long as their callers like: a drain does not wait for them."""
+        """Calls with one answer that have begun and not ended. Streams last as long as their callers like: no drain waits for them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call."""
