@@ -40,6 +40,8 @@ def inflated(data: bytes | bytearray | memoryview, encoding: str, limit_bytes: i
         for piece in _pieces(memoryview(data), encoding):
             whole += piece
             if len(whole) > limit_bytes:
+                # The exception keeps this frame, and the frame would keep the data for as long.
+                whole.clear()
                 raise LimitExceeded(f"the {encoding} data holds more than {limit_bytes} bytes: that is the limit (max_message_bytes)")
     except zlib.error:
         raise InvalidArgument(f"the data is damaged or not {encoding}") from None
