@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from core_grpc.rpc.compression import compressed
 from protos.inference import grpc_service_pb2 as oip
@@ -108,6 +110,18 @@ def test_an_encoding_that_is_not_offered(stack: Stack, door: str) -> None:
     else:  # The library refuses it before anybody is asked.
         assert answer.headers["grpc-status"] == "13"
     assert_answers(DOORS["grpc edge raw"](stack.addresses, GOOD), GOOD)
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_messages_of_streams_are_compressed_one_by_one(stack: Stack, compression: grpc.Compression) -> None:
+    symbols = ["inference.GRPCInferenceService", "x" * 20_000, "inference.GRPCInferenceService"]
+    questions = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol) for symbol in symbols]
+    metadata = [("response-compression-algorithm", "gzip")]
+    async with grpc.aio.insecure_channel(stack.addresses.node_grpc) as channel:
+        ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        plain = [answer async for answer in ask(iter(questions))]
+        assert [answer async for answer in ask(iter(questions), compression=compression, metadata=metadata)] == plain
+    assert [bool(answer.file_descriptor_response.file_descriptor_proto) for answer in plain] == [True, False, True]
 
 
 def rss_bytes(pid: int) -> int:
