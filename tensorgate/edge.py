@@ -109,14 +109,16 @@ def admin_socket(directory: Path) -> Path:
 
 def local_replies(max_body_bytes: int, max_request_s: float) -> list[LocalReply]:
     """What Envoy's own answers say, first match first. Texts that would tell about the inside are replaced, limits name their value."""
+    body = "%LOCAL_REPLY_BODY%"
     texts = {
+        # Envoy has no words of its own for some of what it cannot read, such as a null byte in a path.
+        400: f"the request cannot be read: {body}",
         413: f"limits.max_message_bytes: the body is larger than {max_body_bytes} bytes",
         431: "the request's headers are larger than 32 KiB or more than 100",
         502: "the server behind the edge broke off; try again",
         503: "the server behind the edge does not answer; it may be starting, draining or overloaded: try again",
         504: f"the request took longer than its deadline or than limits.max_request_s, {max_request_s:g} s",
     }
-    body = "%LOCAL_REPLY_BODY%"
     v2 = [LocalReply("v2", status, 0, text) for status, text in texts.items()]
     v2.append(LocalReply("v2", 0, 0, body))
     return v2 + [LocalReply("status", status, code, texts.get(status, body)) for status, code in _GRPC_CODES.items()]

@@ -153,3 +153,8 @@ def _call(stack: Stack, door: str, message: bytes, path: str = "/inference.GRPCI
         except grpc.RpcError as error:
             return error.code().value[0], error.details() or ""
     return 0, ""
+
+
+@pytest.mark.parametrize(("door", "path"), [("v2", "/v2/models/%00"), ("v1", "/v1/models/%00")])
+def test_what_envoy_has_no_words_for_gets_some(stack: Stack, door: str, path: str) -> None:
+    _assert_refused(httpx.get(stack.addresses.edge_url + path), door, 400)
