@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import numpy as np
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, ModelNotReady, ServerDraining, quoted
 from core_grpc.lifecycle import Lifecycle, ModelState, ServerState
-from core_grpc.models.model import Model
+from core_grpc.models.model import Execution, Model
 from core_grpc.models.registry import ModelEntry, Registry
 from core_grpc.processing.images import ImagePreprocessing, preprocess_image
 from core_grpc.request_checks import check_inputs, check_rows, wanted_outputs
@@ -137,34 +138,53 @@ class DataPlane:
             NotFound, InvalidArgument, InvalidTensor: the request does not fit; nothing ran.
             ModelNotReady, ServerDraining, QueueFull, DeadlineExpired: it was not run.
             BackendFailed: the engine failed.
+            Unsupported: the model is decoupled: it streams.
         """
-        if not self._is_accepting:
-            raise ServerDraining("the server is shutting down and takes no new work")
-        model = self._registry.find(request.model_name, request.model_version)
-        spec = model.spec
-        names = wanted_outputs(spec, request.outputs) if request.outputs else model.output_datatypes
+        model = self._accepting_model(request)
+        names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
         inputs, preprocess_s = request.inputs, 0.0
         if model.preprocessing:
-            began = time.monotonic()
-            inputs = await self._preprocessed(model, inputs)
-            preprocess_s = time.monotonic() - began
-        rows = check_inputs(spec, inputs)
-        execution = await model.infer({name: tensor.array for name, tensor in inputs.items()}, rows, request.deadline)
-        outputs = {name: Tensor(model.output_datatypes[name], execution.outputs[name]) for name in names}
-        timing = Timing(preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows)
-        return InferResponse(spec.name, spec.version, request.id, outputs, timing)
+            inputs, preprocess_s = await self._preprocessed(model, inputs)
+        rows = check_inputs(model.spec, inputs)
+        execution = await model.infer({name: tensor.array for name, tensor in inputs.items()}, rows, request)
+        return _response(model, request, names, execution, preprocess_s)
+
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        """The answers to one request as they are made: any number of a decoupled model, one of any other.
+
+        Closing the generator, or cancelling the task that waits for it, ends the request's work.
+
+        Raises:
+            as ``infer``, save for Unsupported; answers given before stay given.
+        """
+        model = self._accepting_model(request)
+        names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
+        inputs, preprocess_s = request.inputs, 0.0
+        if model.preprocessing:
+            inputs, preprocess_s = await self._preprocessed(model, inputs)
+        rows = check_inputs(model.spec, inputs)
+        arrays = {name: tensor.array for name, tensor in inputs.items()}
+        async with aclosing(model.stream(arrays, rows, request)) as executions:
+            async for execution in executions:
+                yield _response(model, request, names, execution, preprocess_s)
 
     def stop_accepting(self) -> None:
         """From now on new work is refused with ServerDraining; accepted work goes on."""
         self._is_accepting = False
 
-    async def _preprocessed(self, model: Model, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The inputs, with encoded images (BYTES where the model declares image preprocessing) turned into numbers."""
+    def _accepting_model(self, request: InferRequest) -> Model:
+        if not self._is_accepting:
+            raise ServerDraining("the server is shutting down and takes no new work")
+        return self._registry.find(request.model_name, request.model_version)
+
+    async def _preprocessed(self, model: Model, inputs: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], float]:
+        """The inputs, with encoded images (BYTES where the model declares image preprocessing) turned into numbers; seconds it took."""
         encoded = [name for name in model.preprocessing if name in inputs and inputs[name].datatype is Datatype.BYTES]
         if not encoded:
-            return inputs
+            return inputs, 0.0
+        began = time.monotonic()
         decoded = {name: await self._decoded(model.spec, name, inputs[name].array, model.preprocessing[name]) for name in encoded}
-        return {**inputs, **decoded}
+        return {**inputs, **decoded}, time.monotonic() - began
 
     async def _decoded(self, spec: ModelSpec, name: str, elements: Array, recipe: ImagePreprocessing) -> Tensor:
         """Decodes each element to a row, on the processing threads."""
@@ -191,3 +211,9 @@ class DataPlane:
             rows.append(result)
         datatype = next(item.datatype for item in spec.inputs if item.name == name)
         return Tensor(datatype, np.stack(rows))
+
+
+def _response(model: Model, request: InferRequest, names: Iterable[str], execution: Execution, preprocess_s: float) -> InferResponse:
+    outputs = {name: Tensor(model.output_datatypes[name], execution.outputs[name]) for name in names if name in execution.outputs}
+    timing = Timing(preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows)
+    return InferResponse(model.spec.name, model.spec.version, request.id, outputs, timing)

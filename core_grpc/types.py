@@ -127,6 +127,8 @@ class InferResponse(NamedTuple):
     outputs: Mapping[str, Tensor]
     """In the order asked for, or in the model's."""
     timing: Timing
+    parameters: Mapping[str, ParameterValue] = _NONE
+    """What the model or the server says about this answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +164,5 @@ class ModelSpec:
     outputs: tuple[TensorSpec, ...]
     description: str = ""
     license: str = ""
+    decoupled: bool = False
+    """Whether it answers a request any number of times (streams) instead of once."""

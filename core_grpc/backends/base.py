@@ -7,12 +7,13 @@ thread of its own, on which the instance is created, used and closed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from core_grpc.types import Array, TensorSpec
+from core_grpc.errors import GatewayError
+from core_grpc.types import Array, InferRequest, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,110 @@ class ModelInstance(Protocol):
         ...
 
 
+class ModelRequest(Protocol):
+    """One request of a batch, for an instance that wants more than stacked arrays."""
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """Its own rows; nobody changes them."""
+        ...
+
+    @property
+    def request(self) -> InferRequest | None:
+        """Id, parameters and deadline; None for a warm-up."""
+        ...
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody waits for the answer any more. May be read from any thread."""
+        ...
+
+
+@runtime_checkable
+class RequestInstance(Protocol):
+    """An instance that is handed the requests of a batch one beside the other (user code in Python), instead of stacked arrays."""
+
+    def execute_requests(self, requests: Sequence[ModelRequest]) -> Sequence[Mapping[str, Array] | GatewayError]:
+        """Runs once; for each request, in order, its outputs (as ``ModelInstance.execute`` gives them) or why it failed.
+
+        Raises:
+            as ``ModelInstance.execute``: then no request of the batch has an answer, and each is tried again alone.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees everything; idempotent."""
+        ...
+
+
+class DecoupledInstance(Protocol):
+    """An instance that answers a request any number of times, and many requests at once. Belongs to the event loop."""
+
+    def stream(self, inputs: Mapping[str, Array], request: InferRequest) -> AsyncGenerator[Mapping[str, Array], None]:
+        """The answers, each as ``ModelInstance.execute`` gives it, as they are made.
+
+        Who reads slowly holds back this one request: what is made ahead of the reader is bounded. Closing the generator, or cancelling
+        the task that waits for it, ends the request's work at once.
+
+        Raises:
+            BackendFailed, InvalidArgument, …: the request failed; answers given before stay given.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Fails what still streams, and frees everything; idempotent."""
+        ...
+
+
+@runtime_checkable
+class LoadedDecoupledModel(Protocol):
+    """A loaded model that answers any number of times. Has no batch dimension of the scheduler's: requests are never joined."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What it takes, in the model's order."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What it gives, in the model's order."""
+        ...
+
+    async def start_instance(self) -> DecoupledInstance:
+        """Starts an instance, on the event loop.
+
+        Raises:
+            ModelLoadFailed: it cannot be started; the text says why.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees what the instances shared, after they are closed; idempotent."""
+        ...
+
+
+class LoadedRequestModel(Protocol):
+    """As ``LoadedModel``, for a model whose instances are handed requests."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What it takes, in the model's order."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What it gives, in the model's order."""
+        ...
+
+    def create_instance(self) -> RequestInstance:
+        """Makes an instance; called on the instance's own thread."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the instances shared, after they are closed; idempotent."""
+        ...
+
+
 class LoadedModel(Protocol):
     """A model that was read and understood, shared by its instances."""
 
@@ -73,13 +178,16 @@ class LoadedModel(Protocol):
         ...
 
 
+AnyLoadedModel: TypeAlias = LoadedModel | LoadedRequestModel | LoadedDecoupledModel
+
+
 class Backend(Protocol):
     """The code that runs one kind of model."""
 
     platform: str
     """Triton's word for the kind of model."""
 
-    def load(self, source: ModelSource) -> LoadedModel:
+    def load(self, source: ModelSource) -> AnyLoadedModel:
         """Reads a model version; called off the event loop.
 
         Raises:

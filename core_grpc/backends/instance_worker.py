@@ -11,17 +11,25 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from core_grpc.backends.base import ModelInstance
 
+class Closable(Protocol):
+    """What an instance must have for its thread."""
+
+    def close(self) -> None:
+        """Frees everything."""
+        ...
+
+
+Instance = TypeVar("Instance", bound=Closable)
 Result = TypeVar("Result")
-_Job: TypeAlias = tuple[Callable[[ModelInstance], Any], "asyncio.Future[Any]"]
+_Job: TypeAlias = tuple[Callable[[Any], Any], "asyncio.Future[Any]"]
 
 _log = logging.getLogger(__name__)
 
 
-class InstanceWorker:
+class InstanceWorker(Generic[Instance]):
     """Runs functions on one instance, one after the other. All methods belong to the loop that started it."""
 
     def __init__(self, name: str) -> None:
@@ -32,7 +40,7 @@ class InstanceWorker:
         self._name = name
 
     @classmethod
-    async def start(cls, name: str, create: Callable[[], ModelInstance]) -> InstanceWorker:
+    async def start(cls, name: str, create: Callable[[], Instance]) -> InstanceWorker[Instance]:
         """Starts the thread ``name`` and creates the instance on it.
 
         Raises:
@@ -48,7 +56,7 @@ class InstanceWorker:
     def __repr__(self) -> str:
         return f"<InstanceWorker {self._name}{': closed' if self._is_closed else ''}>"
 
-    def run(self, work: Callable[[ModelInstance], Result]) -> asyncio.Future[Result]:
+    def run(self, work: Callable[[Instance], Result]) -> asyncio.Future[Result]:
         """Calls ``work`` with the instance on its thread; the future has what it returned or raised.
 
         Cancelling the future does not stop the work; its result is dropped.
@@ -69,7 +77,7 @@ class InstanceWorker:
             self._jobs.put(None)
         await asyncio.shield(self._ended)
 
-    def _main(self, create: Callable[[], ModelInstance], created: asyncio.Future[None]) -> None:
+    def _main(self, create: Callable[[], Instance], created: asyncio.Future[None]) -> None:
         try:
             instance = create()
         except BaseException as error:  # noqa: BLE001 (carried to whoever asked)

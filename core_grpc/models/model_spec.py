@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core_grpc.backends.base import LoadedModel
+from core_grpc.backends.base import AnyLoadedModel, LoadedDecoupledModel
 from core_grpc.errors import ModelLoadFailed, quoted
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
 from core_grpc.models.repository import RepositoryEntry, file_in_model
@@ -43,7 +43,7 @@ def declared_inputs(config: ModelConfig) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def declare_model(entry: RepositoryEntry, platform: str, loaded: LoadedModel, default_max_batch_size: int) -> DeclaredModel:
+def declare_model(entry: RepositoryEntry, platform: str, loaded: AnyLoadedModel, default_max_batch_size: int) -> DeclaredModel:
     """Joins the two.
 
     Raises:
@@ -57,6 +57,8 @@ def declare_model(entry: RepositoryEntry, platform: str, loaded: LoadedModel, de
     outputs = tuple(_output_spec(spec, config.outputs.get(spec.name, OutputConfig()), entry.model_directory) for spec in loaded.outputs)
     preprocessing = _preprocessing(config, inputs)
     derived = _derived_outputs(config, outputs, entry.model_directory)
+    if derived and isinstance(loaded, LoadedDecoupledModel):
+        raise ModelLoadFailed("model.toml: a decoupled model has no derived outputs: compute them in the model")
     # A derived output stands in for its source, which is served beside it only where model.toml has a table for it.
     replaced = {item.source for item in derived} - set(config.outputs)
     spec = ModelSpec(
@@ -68,6 +70,7 @@ def declare_model(entry: RepositoryEntry, platform: str, loaded: LoadedModel, de
         outputs=(*(item for item in outputs if item.name not in replaced), *(item.spec for item in derived)),
         description=config.description,
         license=config.license,
+        decoupled=isinstance(loaded, LoadedDecoupledModel),
     )
     return DeclaredModel(spec, preprocessing, derived)
 
@@ -79,7 +82,7 @@ def _check_names(role: str, declared: Mapping[str, object], specs: Sequence[Tens
             raise ModelLoadFailed(f"model.toml: [{role}.{name}]: the model has no such {role}; it has {', '.join(map(quoted, names))}")
 
 
-def _max_batch_size(config: ModelConfig, loaded: LoadedModel, default: int) -> int:
+def _max_batch_size(config: ModelConfig, loaded: AnyLoadedModel, default: int) -> int:
     specs = (*loaded.inputs, *loaded.outputs)
     if config.max_batch_size is None:
         names = {spec.dimension_names[0] if spec.dimension_names else "" for spec in specs}

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from core_grpc.errors import GatewayError, InvalidArgument, ModelNotReady, NotFound, quoted
 from core_grpc.lifecycle import MODEL_STEPS, Lifecycle, ModelState
-from core_grpc.models.model import Model, load_model
+from core_grpc.models.loading import load_model
+from core_grpc.models.model import Model
 from core_grpc.models.repository import RepositoryEntry, scan_repository
 from core_grpc.settings import ModelsSettings
 from core_grpc.types import ModelSpec

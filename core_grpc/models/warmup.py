@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from core_grpc.backends.base import ModelInstance
-from core_grpc.errors import BackendFailed, InvalidArgument
-from core_grpc.scheduler.batch import unstack
-from core_grpc.types import Array, Datatype, ModelSpec, TensorSpec
+from core_grpc.backends.base import RequestInstance
+from core_grpc.errors import BackendFailed, GatewayError, InvalidArgument
+from core_grpc.types import Array, Datatype, InferRequest, ModelSpec, TensorSpec
 
 _log = logging.getLogger(__name__)
 
 
-def warm_up(instance: ModelInstance, spec: ModelSpec, count: int) -> None:
+class _WarmUpRequest(NamedTuple):
+    inputs: Mapping[str, Array]
+    request: InferRequest | None = None
+    is_abandoned: bool = False
+
+
+def warm_up(instance: RequestInstance, spec: ModelSpec, count: int) -> None:
     """Runs zeros ``count`` times at batch 1 and at max_batch_size, on the instance's thread, and checks the outputs' batch dimension.
 
     Where an input has a variable size beyond the batch, 1 is tried, and a failure says nothing about the model: it is only logged.
@@ -28,9 +34,9 @@ def warm_up(instance: ModelInstance, spec: ModelSpec, count: int) -> None:
         inputs = zero_inputs(spec, rows)
         try:
             for _ in range(count):
-                outputs = instance.execute(inputs)
-                if spec.max_batch_size:
-                    unstack(outputs, [rows])
+                (part,) = instance.execute_requests([_WarmUpRequest(inputs)])
+                if isinstance(part, GatewayError):
+                    raise part
         except (BackendFailed, InvalidArgument) as error:
             if not is_guess:
                 raise type(error)(f"warm-up with zeros at batch {rows} failed ([warmup] count = 0 skips it): {error.message}") from None

@@ -27,6 +27,17 @@ def stack(members: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
     return {name: np.concatenate([member[name] for member in members], casting="no") for name in members[0]}
 
 
+def parts_of(outputs: Mapping[str, Array], rows: Sequence[int]) -> Sequence[Mapping[str, Array] | BackendFailed]:
+    """As ``unstack``; where the outputs cannot be cut, the error for every member.
+
+    Nobody knows whose rows they are: running the members again one by one would only hide a wrong model.
+    """
+    try:
+        return unstack(outputs, rows)
+    except BackendFailed as error:
+        return [BackendFailed(error.message) for _ in rows]
+
+
 def unstack(outputs: Mapping[str, Array], rows: Sequence[int]) -> list[Mapping[str, Array]]:
     """Each member's part of the outputs, as views; ``rows`` are the members' row counts.
 

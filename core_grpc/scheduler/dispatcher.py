@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, ModelNotReady, QueueFull
-from core_grpc.scheduler.batch import unstack
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits, DynamicBatcher, Pending
-from core_grpc.types import Array
+from core_grpc.types import Array, InferRequest
 
 _log = logging.getLogger(__name__)
 
@@ -40,15 +39,15 @@ class Execution(NamedTuple):
 class BatchResult(NamedTuple):
     """What an instance made of a batch."""
 
-    outputs: Mapping[str, Array]
-    """With the rows of all members, in order."""
+    parts: Sequence[Mapping[str, Array] | GatewayError]
+    """For each member, in order, its outputs or why it failed."""
     compute_s: float
 
 
 class Member(Pending):
     """An admitted request."""
 
-    __slots__ = ("inputs", "waiter")
+    __slots__ = ("inputs", "request", "waiter")
 
     def __init__(  # noqa: PLR0917 (one for each request: keywords and a call to the base's constructor are felt)
         self,
@@ -59,6 +58,7 @@ class Member(Pending):
         group: Hashable,
         deadline: float,
         arrival: float,
+        request: InferRequest | None,
     ) -> None:
         self.inputs = inputs
         self.waiter = waiter
@@ -68,6 +68,12 @@ class Member(Pending):
         self.deadline = deadline
         self.arrival = arrival
         self.ticket = 0
+        self.request = request
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody waits for the answer any more. May be read from any thread."""
+        return self.waiter.done()
 
 
 Execute: TypeAlias = Callable[[Sequence[Member]], Awaitable[BatchResult]]
@@ -79,7 +85,6 @@ class Dispatcher:
 
     def __init__(self, limits: BatchingLimits, executes: Sequence[Execute], clock: Callable[[], float] = time.monotonic) -> None:
         self._batcher: DynamicBatcher[Member] = DynamicBatcher(limits)
-        self._has_batch_dimension = limits.max_batch_size > 0
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._idle: list[asyncio.Future[list[Member]]] = []
@@ -100,7 +105,15 @@ class Dispatcher:
         """Requests that were admitted and are not executing."""
         return len(self._batcher)
 
-    async def infer(self, inputs: Mapping[str, Array], rows: int, nbytes: int, group: Hashable, deadline: float | None) -> Execution:
+    async def infer(  # noqa: PLR0917 (see Member)
+        self,
+        inputs: Mapping[str, Array],
+        rows: int,
+        nbytes: int,
+        group: Hashable,
+        deadline: float | None,
+        request: InferRequest | None = None,
+    ) -> Execution:
         """Waits for a place in a batch and its result.
 
         Args:
@@ -109,6 +122,7 @@ class Dispatcher:
             nbytes: their size, counted against the queue's limit.
             group: equal for requests that may share a batch.
             deadline: a moment of the clock; None for no limit.
+            request: what the inputs came with, for instances that read more than arrays.
 
         Raises:
             QueueFull, DeadlineExpired: it was not run.
@@ -123,7 +137,7 @@ class Dispatcher:
         elif deadline <= now:
             raise _expired()
         waiter: asyncio.Future[Execution] = self._loop.create_future()
-        member = Member(inputs, waiter, rows, nbytes, group, deadline, now)
+        member = Member(inputs, waiter, rows, nbytes, group, deadline, now, request)
         try:
             self._batcher.offer(member)
         except QueueFull:
@@ -246,18 +260,12 @@ class Dispatcher:
             await self._run(execute, [member])
 
     def _settle_batch(self, batch: Sequence[Member], result: BatchResult, taken: float) -> None:
-        rows = [member.rows for member in batch]
-        try:
-            parts = unstack(result.outputs, rows) if self._has_batch_dimension else [result.outputs]
-        except BackendFailed as error:
-            # Nobody knows whose rows these are: running again, one by one, would only hide a wrong model.
-            for member in batch:
-                _settle(member, BackendFailed(error.message))
-            return
-        batch_rows = sum(rows)
-        for member, outputs in zip(batch, parts, strict=True):
-            if not member.waiter.done():
-                member.waiter.set_result(Execution(outputs, taken - member.arrival, result.compute_s, batch_rows))
+        batch_rows = sum([member.rows for member in batch])
+        for member, part in zip(batch, result.parts, strict=True):
+            if isinstance(part, GatewayError):
+                _settle(member, part)
+            elif not member.waiter.done():
+                member.waiter.set_result(Execution(part, taken - member.arrival, result.compute_s, batch_rows))
 
     def _tell_drained(self) -> None:
         if not (self._executing or self._batcher):

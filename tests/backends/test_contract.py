@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def backend_name(request: pytest.FixtureRequest) -> str:
 
 
 def load(backend_name: str, tmp_path: Path, datatype: Datatype = Datatype.FP32) -> LoadedModel:
-    return load_backend(backend_name).load(SOURCES[backend_name](tmp_path, datatype))
+    return cast("LoadedModel", load_backend(backend_name).load(SOURCES[backend_name](tmp_path, datatype)))
 
 
 def test_every_backend_is_held_to_the_contract() -> None:

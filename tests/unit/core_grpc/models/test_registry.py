@@ -19,7 +19,7 @@ from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, Inval
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.registry import ModelEntry, Registry
 from core_grpc.settings import ModelsSettings, SettingsError
-from core_grpc.types import Array, Datatype
+from core_grpc.types import Array, Datatype, InferRequest
 from tests.support import models as fixtures
 
 FP32 = Datatype.FP32
@@ -260,7 +260,7 @@ async def test_deadline_in_the_queue(tmp_path: Path) -> None:
         first = asyncio.ensure_future(model.infer(row(1), 1, None))
         await asyncio.sleep(0)
         with pytest.raises(DeadlineExpired):
-            await model.infer(row(2), 1, time.monotonic() + 0.05)
+            await model.infer(row(2), 1, InferRequest("slow", "", {}, deadline=time.monotonic() + 0.05))
         assert not first.done()
         await first
 

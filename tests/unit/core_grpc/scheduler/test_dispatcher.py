@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, InvalidArgument, ModelNotReady, QueueFull
-from core_grpc.scheduler.batch import stack
+from core_grpc.scheduler.batch import parts_of, stack
 from core_grpc.scheduler.dispatcher import BatchResult, Dispatcher, Execution, Member
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
 
@@ -36,7 +36,7 @@ class HeldEngine:
         await self.go.wait()
         if 99 in values:
             raise self.failure
-        return BatchResult({"Y": values * 2}, 0.25)
+        return BatchResult(parts_of({"Y": values * 2}, [member.rows for member in batch]), 0.25)
 
 
 @asynccontextmanager
@@ -181,7 +181,8 @@ async def test_output_without_the_batch_dimension_fails_all_members() -> None:
     """BAT-11."""
 
     async def first_row_only(batch: Sequence[Member]) -> BatchResult:
-        return BatchResult({"Y": stack([member.inputs for member in batch])["X"][:1]}, 0.0)
+        outputs = {"Y": stack([member.inputs for member in batch])["X"][:1]}
+        return BatchResult(parts_of(outputs, [member.rows for member in batch]), 0.0)
 
     dispatcher = Dispatcher(BatchingLimits(8, 0.0, 100, 1 << 20), [first_row_only])
     tasks = [ask(dispatcher, i) for i in range(3)]

@@ -1,0 +1,74 @@
+"""Every backend's instances under one contract, ``RequestInstance``: requests in, their own outputs back.
+
+For an instance that executes arrays, the requests are stacked before it and its outputs are cut after it, on the instance's thread,
+where the copies do not hold up the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from core_grpc.backends.base import ModelInstance, ModelRequest, RequestInstance
+from core_grpc.errors import GatewayError
+from core_grpc.scheduler.batch import parts_of, stack
+from core_grpc.types import Array
+
+if TYPE_CHECKING:
+    from core_grpc.processing.outputs import DerivedOutput
+
+
+def request_instance(
+    instance: ModelInstance | RequestInstance, derived: Sequence[DerivedOutput], has_batch_dimension: bool
+) -> RequestInstance:
+    """The instance, taking requests and adding the derived outputs."""
+    if not isinstance(instance, RequestInstance):
+        return _StackingInstance(_DerivingArrays(instance, derived) if derived else instance, has_batch_dimension)
+    return _DerivingRequests(instance, derived) if derived else instance
+
+
+class _StackingInstance:
+    def __init__(self, inner: ModelInstance, has_batch_dimension: bool) -> None:
+        self._inner = inner
+        self._has_batch_dimension = has_batch_dimension
+
+    def execute_requests(self, requests: Sequence[ModelRequest]) -> Sequence[Mapping[str, Array] | GatewayError]:
+        members = [request.inputs for request in requests]
+        outputs = self._inner.execute(stack(members))
+        if not self._has_batch_dimension:
+            return [outputs]
+        return parts_of(outputs, [next(iter(member.values())).shape[0] for member in members])
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _DerivingArrays:
+    def __init__(self, inner: ModelInstance, derived: Sequence[DerivedOutput]) -> None:
+        from core_grpc.processing.outputs import apply_derived  # noqa: PLC0415 (only where a model wants it)
+
+        self._inner = inner
+        self._derived = derived
+        self._apply = apply_derived
+
+    def execute(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self._apply(self._inner.execute(inputs), self._derived)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _DerivingRequests:
+    def __init__(self, inner: RequestInstance, derived: Sequence[DerivedOutput]) -> None:
+        from core_grpc.processing.outputs import apply_derived  # noqa: PLC0415 (see above)
+
+        self._inner = inner
+        self._derived = derived
+        self._apply = apply_derived
+
+    def execute_requests(self, requests: Sequence[ModelRequest]) -> Sequence[Mapping[str, Array] | GatewayError]:
+        parts = self._inner.execute_requests(requests)
+        return [part if isinstance(part, GatewayError) else self._apply(part, self._derived) for part in parts]
+
+    def close(self) -> None:
+        self._inner.close()

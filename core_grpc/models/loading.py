@@ -1,0 +1,108 @@
+"""From a repository entry to a model that answers: read, declare, start the instances, warm them up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from core_grpc.backends import load_backend
+from core_grpc.backends.base import (
+    AnyLoadedModel,
+    DecoupledInstance,
+    LoadedDecoupledModel,
+    LoadedModel,
+    LoadedRequestModel,
+    ModelSource,
+    RequestInstance,
+)
+from core_grpc.backends.instance_worker import InstanceWorker
+from core_grpc.lifecycle import Lifecycle, ModelState
+from core_grpc.models.batched_model import BatchedModel
+from core_grpc.models.decoupled_model import DecoupledModel
+from core_grpc.models.instances import request_instance
+from core_grpc.models.model import Model
+from core_grpc.models.model_spec import DeclaredModel, declare_model, declared_inputs
+from core_grpc.models.repository import RepositoryEntry
+from core_grpc.models.warmup import warm_up
+from core_grpc.scheduler.dynamic_batcher import BatchingLimits
+from core_grpc.settings import ModelsSettings
+
+
+async def load_model(entry: RepositoryEntry, settings: ModelsSettings, lifecycle: Lifecycle[ModelState], pool: Executor) -> Model:
+    """Reads, starts and warms up one model version; what blocks runs on ``pool`` and on the instances' threads.
+
+    Raises:
+        ModelLoadFailed: the model or its model.toml cannot be served.
+        BackendFailed, InvalidArgument: the warm-up failed.
+    """
+    loaded, declared = await asyncio.get_running_loop().run_in_executor(pool, _read, entry, settings)
+    if isinstance(loaded, LoadedDecoupledModel):
+        return await _decoupled_model(entry, settings, lifecycle, loaded, declared)
+    return await _batched_model(entry, settings, lifecycle, loaded, declared)
+
+
+async def _batched_model(
+    entry: RepositoryEntry,
+    settings: ModelsSettings,
+    lifecycle: Lifecycle[ModelState],
+    loaded: LoadedModel | LoadedRequestModel,
+    declared: DeclaredModel,
+) -> BatchedModel:
+    workers: list[InstanceWorker[RequestInstance]] = []
+    try:
+        for index in range(entry.config.instance_count):
+            name = f"{entry.name}/{entry.version}/{index}"
+            workers.append(await InstanceWorker.start(name, _creator(loaded, declared)))
+        count = entry.config.warmup_count
+        await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.spec, count)) for worker in workers))
+    except BaseException:
+        for worker in workers:
+            await worker.close()
+        loaded.close()
+        raise
+    limits = BatchingLimits(
+        max_batch_size=declared.spec.max_batch_size,
+        max_queue_delay_s=entry.config.max_queue_delay_s,
+        max_queue_rows=entry.config.max_queue_rows or settings.max_queue_rows,
+        max_queue_bytes=settings.max_queue_bytes,
+    )
+    return BatchedModel(declared, lifecycle, loaded, workers, limits)
+
+
+async def _decoupled_model(
+    entry: RepositoryEntry,
+    settings: ModelsSettings,
+    lifecycle: Lifecycle[ModelState],
+    loaded: LoadedDecoupledModel,
+    declared: DeclaredModel,
+) -> DecoupledModel:
+    """Without warm-up: how many answers zeros would bring is the model's own affair."""
+    instances: list[DecoupledInstance] = []
+    try:
+        for _ in range(entry.config.instance_count):
+            instances.append(await loaded.start_instance())  # noqa: PERF401 (what was started must be known when the next one fails)
+    except BaseException:
+        for instance in instances:
+            await instance.close()
+        loaded.close()
+        raise
+    return DecoupledModel(declared, lifecycle, loaded, instances, entry.config.max_queue_rows or settings.max_queue_rows)
+
+
+def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedModel, DeclaredModel]:
+    backend = load_backend(entry.backend)
+    options = dict(entry.config.backend_options.get(entry.backend, {}))
+    if entry.backend == "onnxruntime":
+        options.setdefault("intra_op_threads", settings.intra_op_threads)
+    source = ModelSource(entry.name, entry.version, entry.directory, options, declared_inputs(entry.config))
+    loaded = backend.load(source)
+    try:
+        return loaded, declare_model(entry, backend.platform, loaded, settings.default_max_batch_size)
+    except BaseException:
+        loaded.close()
+        raise
+
+
+def _creator(loaded: LoadedModel | LoadedRequestModel, declared: DeclaredModel) -> Callable[[], RequestInstance]:
+    return lambda: request_instance(loaded.create_instance(), declared.derived, declared.spec.max_batch_size > 0)
