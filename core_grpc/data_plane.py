@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from core_grpc.errors import InvalidArgument, InvalidTensor, ModelNotReady, ServerDraining, quoted
+from core_grpc.errors import GatewayError, InvalidArgument, InvalidTensor, ModelNotReady, ServerDraining, quoted
 from core_grpc.lifecycle import Lifecycle, ModelState, ServerState
 from core_grpc.models.model import Execution, Model
 from core_grpc.models.registry import ModelEntry, Registry
@@ -57,6 +57,7 @@ class DataPlane:
         self._settings = settings
         self._pool = processing_pool
         self._is_accepting = True
+        self._stop_watchers: set[Callable[[], None]] = set()
 
     def live(self) -> bool:
         """Whether the server is alive: true for whoever gets an answer, until it has stopped."""
@@ -113,6 +114,13 @@ class DataPlane:
             ModelNotReady: known, but it does not answer now; the text says why.
         """
         return self._registry.find(name, version).spec
+
+    def is_decoupled(self, name: str, version: str = "") -> bool:
+        """Whether a model version answers any number of times; false where there is none that could answer."""
+        try:
+            return self._registry.find(name, version).spec.decoupled
+        except GatewayError:
+            return False
 
     def default_model(self) -> ModelSpec:
         """The model of callers who name none: the setting ``default_model``, or the only one there is.
@@ -171,6 +179,17 @@ class DataPlane:
     def stop_accepting(self) -> None:
         """From now on new work is refused with ServerDraining; accepted work goes on."""
         self._is_accepting = False
+        for watcher in list(self._stop_watchers):
+            watcher()
+
+    @contextmanager
+    def on_stop_accepting(self, watcher: Callable[[], None]) -> Iterator[None]:
+        """Calls ``watcher`` when new work begins to be refused, for as long as the context lasts."""
+        self._stop_watchers.add(watcher)
+        try:
+            yield
+        finally:
+            self._stop_watchers.discard(watcher)
 
     def _accepting_model(self, request: InferRequest) -> Model:
         if not self._is_accepting:

@@ -34,6 +34,8 @@ CONTENTS_FIELDS: Mapping[Datatype, str] = {
 }
 """The typed field of each datatype; FP16 and BF16 have none and travel raw."""
 
+_PARAMETER_FIELDS: Mapping[type, str] = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
+
 
 def decode_infer_request(message: pb.ModelInferRequest, deadline: float | None, max_dimensions: int) -> InferRequest:
     """The request in the core's types; arrays are views of the message's bytes where the datatype allows.
@@ -57,6 +59,8 @@ def encode_infer_response(response: InferResponse) -> pb.ModelInferResponse:
     for name, tensor in response.outputs.items():
         message.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.array.shape)
         message.raw_output_contents.append(raw_from_array(tensor.array))
+    if response.parameters:
+        _encode_parameters(message.parameters, response.parameters)
     return message
 
 
@@ -73,6 +77,12 @@ def decode_parameters(where: str, parameters: Mapping[str, pb.InferParameter]) -
             raise InvalidArgument(f"parameter {quoted(key)} of {where} has no value")
         decoded[key] = getattr(parameter, choice)
     return decoded
+
+
+def _encode_parameters(message: Any, parameters: Mapping[str, ParameterValue]) -> None:
+    for key, value in parameters.items():
+        field = _PARAMETER_FIELDS[type(value)]
+        setattr(message[key], field, value)
 
 
 def _decode_inputs(message: pb.ModelInferRequest, max_dimensions: int) -> dict[str, Tensor]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import NotFound
 from core_grpc.rpc.codec import decode_infer_request, encode_infer_response
 from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.model_stream import model_stream
 from core_grpc.settings import LimitsSettings
 from core_grpc.types import TensorSpec
 from protos.inference import grpc_service_pb2 as pb
@@ -18,6 +19,7 @@ class InferenceServicer:
 
     def __init__(self, data_plane: DataPlane, limits: LimitsSettings) -> None:
         self._data_plane = data_plane
+        self._limits = limits
         self._max_dimensions = limits.max_tensor_dimensions
 
     async def ServerLive(self, _request: pb.ServerLiveRequest, _context: RpcContext) -> pb.ServerLiveResponse:
@@ -55,6 +57,12 @@ class InferenceServicer:
         """One inference."""
         decoded = decode_infer_request(request, context.deadline, self._max_dimensions)
         return encode_infer_response(await self._data_plane.infer(decoded))
+
+    def ModelStreamInfer(
+        self, requests: AsyncIterator[pb.ModelInferRequest], context: RpcContext
+    ) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
+        """Any number of requests and answers on one stream."""
+        return model_stream(self._data_plane, self._limits, requests, context)
 
 
 def _tensor_metadata(specs: Sequence[TensorSpec]) -> list[pb.ModelMetadataResponse.TensorMetadata]:

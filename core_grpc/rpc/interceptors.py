@@ -7,7 +7,8 @@ Applied to the method table once, so both transports serve guarded handlers. Wha
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
@@ -47,23 +48,25 @@ def _guarded_unary(path: str, handler: UnaryHandler) -> UnaryHandler:
         try:
             return await handler(request, context)
         except Exception as error:
-            raise _failure(path, error, context) from error
+            raise failure_of(path, error, context) from error
 
     return call
 
 
 def _guarded_stream(path: str, handler: StreamHandler) -> StreamHandler:
-    async def call(request: Any, context: RpcContext) -> AsyncIterator[Any]:
+    async def call(request: Any, context: RpcContext) -> AsyncGenerator[Any, None]:
         try:
-            async for response in handler(request, context):
-                yield response
+            async with aclosing(handler(request, context)) as responses:
+                async for response in responses:
+                    yield response
         except Exception as error:
-            raise _failure(path, error, context) from error
+            raise failure_of(path, error, context) from error
 
     return call
 
 
-def _failure(path: str, error: Exception, context: RpcContext) -> RpcFailure:
+def failure_of(path: str, error: Exception, context: RpcContext) -> RpcFailure:
+    """An exception as what the caller may know of it; what is not ours goes to the log."""
     if isinstance(error, RpcFailure):
         return error
     if isinstance(error, GatewayError):

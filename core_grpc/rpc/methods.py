@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -15,8 +15,8 @@ from core_grpc.rpc.context import RpcContext
 
 UnaryHandler: TypeAlias = Callable[[Any, RpcContext], Awaitable[Any]]
 """Request or iterator of requests, to one response."""
-StreamHandler: TypeAlias = Callable[[Any, RpcContext], AsyncIterator[Any]]
-"""Request or iterator of requests, to responses."""
+StreamHandler: TypeAlias = Callable[[Any, RpcContext], AsyncGenerator[Any, None]]
+"""Request or iterator of requests, to responses. Closed when the call is over, however that comes about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,11 @@ class RpcMethod:
     streams_requests: bool
     streams_responses: bool
     handler: UnaryHandler | StreamHandler
+
+    @property
+    def outlives_work(self) -> bool:
+        """Whether its streams last as long as their callers like (health, reflection): no drain waits for them."""
+        return self.path.startswith("/grpc.")
 
     def parse(self, data: bytes | bytearray | memoryview) -> Message:
         """A request from its serialized form.
@@ -80,7 +85,7 @@ def _unsupported(path: str, *, streams_responses: bool) -> UnaryHandler | Stream
     async def unary(_request: object, _context: RpcContext) -> object:
         raise Unsupported(f"{path} is not offered by this server")
 
-    async def stream(_request: object, _context: RpcContext) -> AsyncIterator[object]:
+    async def stream(_request: object, _context: RpcContext) -> AsyncGenerator[object, None]:
         raise Unsupported(f"{path} is not offered by this server")
         yield
 

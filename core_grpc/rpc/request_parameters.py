@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from core_grpc.errors import InvalidArgument, quoted
 from core_grpc.types import ParameterValue
 
+EMPTY_FINAL = "triton_enable_empty_final_response"
+"""On a stream: an answer without outputs is wanted when a decoupled model has ended."""
 RESERVED_PREFIX = "triton_"
 """Parameters that begin with it belong to the server."""
 
@@ -30,6 +32,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[ParameterValue], bool]]] = {
     "priority": ("a non-negative integer", _is_count),
     "timeout": ("a non-negative integer (microseconds)", _is_count),
     "binary_data_output": ("true or false", _is_flag),
+    EMPTY_FINAL: ("true or false", _is_flag),
 }
 
 
@@ -40,12 +43,12 @@ def check_parameters(parameters: Mapping[str, ParameterValue]) -> None:
         InvalidArgument: a name is reserved for the server, or a value is of the wrong kind.
     """
     for key, value in parameters.items():
-        if key.startswith(RESERVED_PREFIX) or key == "headers":
-            raise InvalidArgument(f"parameter {quoted(key)} is reserved: '{RESERVED_PREFIX}*' and 'headers' are the server's")
         if key in _KINDS:
             wanted, is_right = _KINDS[key]
             if not is_right(value):
                 raise InvalidArgument(f"parameter {quoted(key)}: wanted {wanted}, got {_shown(value)}")
+        elif key.startswith(RESERVED_PREFIX) or key == "headers":
+            raise InvalidArgument(f"parameter {quoted(key)} is reserved: '{RESERVED_PREFIX}*' and 'headers' are the server's")
 
 
 def _shown(value: ParameterValue) -> str:

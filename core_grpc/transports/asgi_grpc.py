@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import Executor
+from contextlib import aclosing
 from typing import Any, TypeAlias, cast
 
 from google.protobuf.message import Message
@@ -91,7 +92,7 @@ class GrpcAsgiApp:
         self._pool = pool
         self._watch = CallerWatch()
         self.active_calls = 0
-        """Calls with one answer that have begun and not ended. Streams last as long as their callers like: no drain waits for them."""
+        """Calls that have begun and not ended, save for those that no drain waits for (``RpcMethod.outlives_work``)."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call."""
@@ -113,12 +114,13 @@ class GrpcAsgiApp:
             await _send_status(send, [_CONTENT_TYPE], StatusCode.UNIMPLEMENTED, f"Method not found: {one_line(scope['path'], 200)}")
             return
         context = AsgiContext(scope, _deadline(grpc_timeout))
-        if method.streams_requests or method.streams_responses:
-            await self._stream(method, context, receive, send, is_compressing)
+        serve = self._stream if method.streams_requests or method.streams_responses else self._unary
+        if method.outlives_work:
+            await serve(method, context, receive, send, is_compressing)
             return
         self.active_calls += 1
         try:
-            await self._unary(method, context, receive, send, is_compressing)
+            await serve(method, context, receive, send, is_compressing)
         finally:
             self.active_calls -= 1
 
@@ -190,12 +192,13 @@ class GrpcAsgiApp:
         try:
             compression = reader.compression = _negotiated(context) if is_compressing else UNCOMPRESSED
             request: Any = aiter(reader) if method.streams_requests else await reader.only_message()
-            async for response in _responses(method, request, context):
-                if not has_begun:
-                    has_begun = True
-                    await send({"type": "http.response.start", "status": 200, "headers": context.response_headers, "trailers": True})
-                payload = await framed_answer(self._message(response), compression.answers, self._pool)
-                await send({"type": "http.response.body", "body": payload, "more_body": True})
+            async with aclosing(_responses(method, request, context)) as responses:
+                async for response in responses:
+                    if not has_begun:
+                        has_begun = True
+                        await send({"type": "http.response.start", "status": 200, "headers": context.response_headers, "trailers": True})
+                    payload = await framed_answer(self._message(response), compression.answers, self._pool)
+                    await send({"type": "http.response.body", "body": payload, "more_body": True})
         except (RpcFailure, GatewayError) as error:
             code, text = wire_status(error)
         except asyncio.CancelledError:
@@ -252,7 +255,8 @@ class _MessageReader:
     async def _filled(self, size: int) -> bool:
         """Whether the buffer could be filled to ``size`` bytes."""
         while len(self._buffer) < size and not self._has_ended:
-            message = await self._receive()
+            # Shielded as in ``disconnected``: the host resolves the future that receive() gives, and a cancelled one it could not.
+            message = await asyncio.shield(self._receive())
             if message["type"] != "http.request":
                 # Ends the handler the way a cancelled task ends: nobody is left to be told anything else.
                 self.caller_left = True
@@ -264,10 +268,11 @@ class _MessageReader:
         return len(self._buffer) >= size
 
 
-async def _responses(method: RpcMethod, request: Any, context: AsgiContext) -> AsyncIterator[Any]:
+async def _responses(method: RpcMethod, request: Any, context: AsgiContext) -> AsyncGenerator[Any, None]:
     if method.streams_responses:
-        async for response in cast("StreamHandler", method.handler)(request, context):
-            yield response
+        async with aclosing(cast("StreamHandler", method.handler)(request, context)) as responses:
+            async for response in responses:
+                yield response
     else:
         yield await cast("UnaryHandler", method.handler)(request, context)
 

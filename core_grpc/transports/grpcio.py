@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any, cast
 
 import grpc
@@ -166,9 +167,10 @@ def _stream_behaviour(method: RpcMethod) -> Any:
         context = GrpcioContext(grpc_context, None)
         try:
             context.compress_as_asked()
-            async for response in handler(_parsed(method, request), context):
-                await context.send_headers()
-                yield response
+            async with aclosing(handler(_parsed(method, request), context)) as responses:
+                async for response in responses:
+                    await context.send_headers()
+                    yield response
         except (RpcFailure, GatewayError) as failure:
             await _abort(grpc_context, context, failure)
 
