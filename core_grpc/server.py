@@ -22,10 +22,11 @@ from core_grpc.data_plane import DataPlane
 from core_grpc.lifecycle import SERVER_STEPS, Lifecycle, ModelState, ServerState
 from core_grpc.models.registry import Registry
 from core_grpc.process_control import notify
+from core_grpc.rpc.generate_servicer import GenerateServicer
 from core_grpc.rpc.health import HealthServicer
 from core_grpc.rpc.inference_servicer import InferenceServicer
 from core_grpc.rpc.interceptors import guarded
-from core_grpc.rpc.methods import RpcMethod, method_table, methods_from_servicer
+from core_grpc.rpc.methods import RpcMethod, method_table, methods_from_servicers
 from core_grpc.rpc.reflection import ReflectionServicer, reflection_services
 from core_grpc.rpc.rest_servicer import RestServicer
 from core_grpc.rpc.short_servicers import ModelServicer, TrtServicer
@@ -103,19 +104,19 @@ class Node:
     def _method_table(self) -> Mapping[str, RpcMethod]:
         limits = self.settings.limits
         plane = self.data_plane
-        servicers: list[tuple[ServiceDescriptor, object]] = [
+        servicers: list[tuple[ServiceDescriptor, *tuple[object, ...]]] = [
             (_service(grpc_service_pb2, "GRPCInferenceService"), InferenceServicer(plane, limits)),
             (_service(model_service_pb2, "ModelService"), ModelServicer(plane, limits)),
             (_service(trt_pb2, "InferenceService"), TrtServicer(plane, limits)),
             (_service(inference_pb2, "InferenceService"), TensorgateServicer(plane, limits)),
-            (_service(rest_pb2, "Rest"), RestServicer(plane, self.settings, self.processing_pool)),
+            (_service(rest_pb2, "Rest"), RestServicer(plane, self.settings, self.processing_pool), GenerateServicer(plane, limits)),
         ]
         health = _service(health_pb2, "Health")
         reflections = reflection_services() if self.settings.server.reflection else ()
-        names = [service.full_name for service in (*(service for service, _ in servicers), health, *reflections)]
+        names = [service.full_name for service in (*(service for service, *_ in servicers), health, *reflections)]
         servicers.append((health, HealthServicer(plane, self.lifecycle, names)))
         servicers.extend((service, ReflectionServicer(names)) for service in reflections)
-        return method_table(*([guarded(method) for method in methods_from_servicer(*pair)] for pair in servicers))
+        return method_table(*([guarded(method) for method in methods_from_servicers(*group)] for group in servicers))
 
 
 def _calm_garbage_collector() -> None:

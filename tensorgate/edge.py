@@ -82,6 +82,7 @@ def edge_config(settings: EdgeProcessSettings, admin_socket: str, descriptors: P
         "replies": local_replies(limits.max_message_bytes, limits.max_request_s),
         "max_body_bytes": limits.max_message_bytes,
         "max_request_s": f"{limits.max_request_s:g}",
+        "stream_idle_s": f"{edge.stream_idle_s:g}",
         "max_heap_bytes": _MAX_HEAP_BYTES,
         "core": cluster("core", listed(edge.core)),
         "facade": cluster("facade", listed(edge.facade)),

@@ -83,12 +83,12 @@ def edge(environ: Mapping[str, str], *, print_only: bool) -> int:
     with run_directory() as directory:
         if print_only:
             # Through the same steps, so that what is printed was checked by Envoy.
-            edge_service(settings, directory, _as_given(settings.edge), environ)
+            edge_service(settings, directory, _as_given(settings.edge), environ, waits_for_streams=True)
             sys.stdout.write(edge_config(settings, str(admin_socket(directory))))
             return 0
         door = _door(settings.edge.host, settings.edge.port, "--port", insecure=settings.edge.insecure)
         settings = replace(settings, edge=replace(settings.edge, host=door.host, port=door.port))
-        service = edge_service(settings, directory, door, environ)
+        service = edge_service(settings, directory, door, environ, waits_for_streams=True)
         return _supervise(
             [service],
             directory,

@@ -31,6 +31,9 @@ class EdgeSettings:
     """Connections open at a time. More are closed at once."""
     max_concurrent_streams: int = bounded(256, 1, 65536)
     """Calls in flight on one HTTP/2 connection."""
+    stream_idle_s: float = bounded(3600.0, 1, 1_000_000)
+    """How long a stream of inferences (ModelStreamInfer, Converse, Watch, …) may be silent in both directions, in seconds. Streams
+    have no other limit of time than their caller's deadline."""
     max_pending_requests: int = bounded(2048, 1, 1_000_000)
     """Requests in flight to the nodes. More are answered 503 at once."""
     insecure: bool = False

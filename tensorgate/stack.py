@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -115,8 +115,13 @@ def facade_service(directory: Path, environ: Mapping[str, str], public_url: str)
     return Service("facade", Command([sys.executable, "-m", "rest_facade"], env), wait_ready, drain_by_signal)
 
 
-def edge_service(settings: EdgeProcessSettings, directory: Path, door: Door, environ: Mapping[str, str]) -> Service:
+def edge_service(
+    settings: EdgeProcessSettings, directory: Path, door: Door, environ: Mapping[str, str], *, waits_for_streams: bool = False
+) -> Service:
     """The edge behind ``door``. Its configuration is written into ``directory`` and checked.
+
+    Args:
+        waits_for_streams: whether its drain waits for streams of inferences. Not where the node is drained next: the node ends them.
 
     Raises:
         EnvoyConfigError, SettingsError: see ``edge_command``.
@@ -128,7 +133,7 @@ def edge_service(settings: EdgeProcessSettings, directory: Path, door: Door, env
         await wait_for_ok(admin, "/ready")
 
     async def drain(_: Child) -> None:
-        await _drain_envoy(admin)
+        await _drain_envoy(admin, ("core_watches",) if waits_for_streams else ("core_watches", "core_streams"))
 
     return Service("edge", Command(argv, environ, watches_control=False), wait_ready, drain, doors=[door])
 
@@ -146,12 +151,13 @@ async def wait_for_core(directory: Path, timeout_s: float) -> bool:
         return False
 
 
-async def _drain_envoy(admin: Path) -> None:
-    """Answers now end their connections, no new ones are taken, and what is in flight finishes. Watches on health never would."""
+async def _drain_envoy(admin: Path, not_awaited: Sequence[str]) -> None:
+    """Answers now end their connections, no new ones are taken, and what is in flight finishes, save for the calls of some clusters."""
     await request(admin, "POST", "/healthcheck/fail")
     await request(admin, "POST", "/drain_listeners")
     while True:
-        if await _active_requests(admin, "http.edge.downstream") <= await _active_requests(admin, "cluster.core_watches.upstream"):
+        others = [await _active_requests(admin, f"cluster.{name}.upstream") for name in not_awaited]
+        if await _active_requests(admin, "http.edge.downstream") <= sum(others):
             return
         await asyncio.sleep(0.05)
 

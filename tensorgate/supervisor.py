@@ -177,29 +177,36 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         deadline = asyncio.get_running_loop().time() + self._grace_s
-        for service in reversed(self._services):
-            if (child := self._children.get(service.name)) is not None and child.exit_code is None:
-                await self._end(service, child, deadline)
+        running = [(service, child) for service in reversed(self._services) if (child := self._children.get(service.name))]
+        # First all drain, then all end: answers of the last one to drain still pass through the first.
+        for service, child in running:
+            if child.exit_code is None and self._ready[service.name].is_set():
+                await self._drain(service, child, deadline)
+        for _, child in running:
+            await _end(child)
         await asyncio.gather(*(child.exited.wait() for child in self._children.values()))
 
-    async def _end(self, service: Service, child: Child, deadline: float) -> None:
-        """Drain, then SIGTERM, then SIGKILL, each only if the one before did not do."""
-        if self._ready[service.name].is_set():
-            ended = asyncio.create_task(child.exited.wait())
-            drained = asyncio.ensure_future(service.drain(child))
-            left_s = deadline - asyncio.get_running_loop().time()
-            done, _ = await asyncio.wait({ended, drained}, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
-            for step in (ended, drained):
-                step.cancel()
-            await asyncio.gather(ended, drained, return_exceptions=True)
-            if not done:
-                self._report(f"{service.name} did not finish its work within {self._grace_s:g} s")
-        child.send(signal.SIGTERM)
-        # After its work is done a program has nothing left to wait for.
-        with suppress(TimeoutError):
-            await asyncio.wait_for(child.exited.wait(), timeout=5)
-        child.send(signal.SIGKILL)
-        await child.exited.wait()
+    async def _drain(self, service: Service, child: Child, deadline: float) -> None:
+        """Waits until its accepted work is done, it has exited, or the time is up."""
+        ended = asyncio.create_task(child.exited.wait())
+        drained = asyncio.ensure_future(service.drain(child))
+        left_s = deadline - asyncio.get_running_loop().time()
+        done, _ = await asyncio.wait({ended, drained}, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+        for step in (ended, drained):
+            step.cancel()
+        await asyncio.gather(ended, drained, return_exceptions=True)
+        if not done:
+            self._report(f"{service.name} did not finish its work within {self._grace_s:g} s")
+
+
+async def _end(child: Child) -> None:
+    """SIGTERM, then SIGKILL where that did not do."""
+    child.send(signal.SIGTERM)
+    # Its work is done, or out of time: a program has nothing left to wait for.
+    with suppress(TimeoutError):
+        await asyncio.wait_for(child.exited.wait(), timeout=5)
+    child.send(signal.SIGKILL)
+    await child.exited.wait()
 
 
 def _ending(child: Child) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -49,9 +49,9 @@ class RpcMethod:
             raise InvalidArgument(f"the request is not a {quoted(self.request_type.DESCRIPTOR.full_name)} message") from None
 
 
-def methods_from_servicer(descriptor: ServiceDescriptor, servicer: object) -> list[RpcMethod]:
-    """Every RPC of a service, served by the servicer's method of the same name; those it lacks answer UNIMPLEMENTED by name."""
-    return [_method(descriptor, method, servicer) for method in descriptor.methods]
+def methods_from_servicers(descriptor: ServiceDescriptor, *servicers: object) -> list[RpcMethod]:
+    """Every RPC of a service, served by the method of the same name of the first servicer that has it; others answer UNIMPLEMENTED."""
+    return [_method(descriptor, method, servicers) for method in descriptor.methods]
 
 
 def method_table(*groups: Iterable[RpcMethod]) -> Mapping[str, RpcMethod]:
@@ -69,15 +69,16 @@ def method_table(*groups: Iterable[RpcMethod]) -> Mapping[str, RpcMethod]:
     return table
 
 
-def _method(service: ServiceDescriptor, method: MethodDescriptor, servicer: object) -> RpcMethod:
+def _method(service: ServiceDescriptor, method: MethodDescriptor, servicers: Sequence[object]) -> RpcMethod:
     path = f"/{service.full_name}/{method.name}"
+    handlers = (getattr(servicer, method.name) for servicer in servicers if hasattr(servicer, method.name))
     return RpcMethod(
         path=path,
         request_type=GetMessageClass(method.input_type),
         response_type=GetMessageClass(method.output_type),
         streams_requests=method.client_streaming,
         streams_responses=method.server_streaming,
-        handler=getattr(servicer, method.name, None) or _unsupported(path, streams_responses=method.server_streaming),
+        handler=next(handlers, None) or _unsupported(path, streams_responses=method.server_streaming),
     )
 
 

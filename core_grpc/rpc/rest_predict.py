@@ -115,7 +115,7 @@ def _encoded(spec: ModelSpec, response: InferResponse, call: PredictCall, json_f
     if call.form is AnswerForm.PREDICTIONS:
         answer["predictions"] = _predictions(spec, shown, json_from)
     elif shown:
-        answer["outputs"] = {name: _value(name, tensor.datatype, tensor.array, json_from) for name, tensor in shown.items()}
+        answer["outputs"] = {name: value_for_json(name, tensor.datatype, tensor.array, json_from) for name, tensor in shown.items()}
     if classes:
         answer["classes"] = [[_class(*item, json_from) for item in row] for row in classes]
     timing = response.timing
@@ -131,21 +131,22 @@ def _predictions(spec: ModelSpec, outputs: Mapping[str, Tensor], json_from: Json
     """A value, or an object by output name, for each row; a model without a batch dimension has one row."""
     if len(outputs) == 1:
         ((name, tensor),) = outputs.items()
-        whole = _value(name, tensor.datatype, tensor.array, json_from)
+        whole = value_for_json(name, tensor.datatype, tensor.array, json_from)
         return whole if spec.max_batch_size else [whole]
     if not spec.max_batch_size:
-        return [{name: _value(name, tensor.datatype, tensor.array, json_from) for name, tensor in outputs.items()}]
+        return [{name: value_for_json(name, tensor.datatype, tensor.array, json_from) for name, tensor in outputs.items()}]
     rows = min((len(tensor.array) for tensor in outputs.values()), default=0)
     return [
         {
-            name: _value(name, tensor.datatype, tensor.array[row : row + 1].reshape(tensor.array.shape[1:]), json_from)
+            name: value_for_json(name, tensor.datatype, tensor.array[row : row + 1].reshape(tensor.array.shape[1:]), json_from)
             for name, tensor in outputs.items()
         }
         for row in range(rows)
     ]
 
 
-def _value(name: str, datatype: Datatype, array: Array, json_from: JsonFromArray) -> Any:
+def value_for_json(name: str, datatype: Datatype, array: Array, json_from: JsonFromArray) -> Any:
+    """An output as something ``orjson.dumps`` writes, nested as its shape is; BYTES elements as strings or ``{"b64": …}``."""
     if datatype is not Datatype.BYTES:
         return json_from(name, datatype, array)
     texts = np.empty(array.size, dtype=object)

@@ -27,13 +27,13 @@ def inputs_from_json(spec: ModelSpec, value: Any, document: JsonDocument) -> dic
     """
     if not isinstance(value, OBJECTS) or _is_base64(spec, value):
         item = _only_input(spec, "inputs")
-        return {item.name: _with_batch(spec, item, _tensor(item, value, document))}
+        return {item.name: _with_batch(spec, item, tensor_from_json(item, value, document))}
     specs = {item.name: item for item in spec.inputs}
     inputs: dict[str, Tensor] = {}
     for name, nested in members(value, "inputs").items():
         if name not in specs:
             raise InvalidArgument(f"unexpected inference input {quoted(name)} for model '{spec.name}': it takes {_names(specs)}")
-        inputs[name] = _with_batch(spec, specs[name], _tensor(specs[name], nested, document))
+        inputs[name] = _with_batch(spec, specs[name], tensor_from_json(specs[name], nested, document))
     return inputs
 
 
@@ -52,7 +52,7 @@ def inputs_from_instances(spec: ModelSpec, value: Any, document: JsonDocument) -
         inputs = _from_named_rows(spec, elements(value, "instances"), document)
     else:
         item = _only_input(spec, "each row of instances")
-        inputs = {item.name: _tensor(item, value, document)}
+        inputs = {item.name: tensor_from_json(item, value, document)}
     return inputs if spec.max_batch_size else {name: _only_row(spec, name, tensor) for name, tensor in inputs.items()}
 
 
@@ -66,7 +66,7 @@ def _from_named_rows(spec: ModelSpec, rows: list[Any], document: JsonDocument) -
         for name, value in named.items():
             if name not in specs:
                 raise InvalidArgument(f"unexpected inference input {quoted(name)} for model '{spec.name}': it takes {_names(specs)}")
-            columns.setdefault(name, []).append(_tensor(specs[name], value, document, is_row=True))
+            columns.setdefault(name, []).append(tensor_from_json(specs[name], value, document, is_row=True))
     return {name: _stacked(name, column) for name, column in columns.items()}
 
 
@@ -81,8 +81,12 @@ def _stacked(name: str, column: list[Tensor]) -> Tensor:
     return Tensor(first.datatype, np.stack([tensor.array for tensor in column]))
 
 
-def _tensor(item: TensorSpec, value: Any, document: JsonDocument, *, is_row: bool = False) -> Tensor:
-    """The value as a tensor; encoded images as BYTES, one element for each row."""
+def tensor_from_json(item: TensorSpec, value: Any, document: JsonDocument, *, is_row: bool = False) -> Tensor:
+    """The value as a tensor of the shape it is nested as; encoded images as BYTES, one element for each row.
+
+    Raises:
+        InvalidTensor: the value does not fit the input.
+    """
     datatype = _datatype_of(item, value)
     if datatype is Datatype.BYTES:
         value = _with_bytes(item.name, plain(value), document.limits.max_tensor_dimensions)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
+
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, NotFound, quoted
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.tensorgate_codec import decode_predict_request, encode_model, encode_predict_response
+from core_grpc.rpc.tensorgate_streams import TensorgateStreams
 from core_grpc.settings import LimitsSettings
+from core_grpc.types import InferRequest, ModelSpec
 from protos.tensorgate.v1 import inference_pb2 as pb
 
 
@@ -16,17 +20,24 @@ class TensorgateServicer:
     def __init__(self, data_plane: DataPlane, limits: LimitsSettings) -> None:
         self._data_plane = data_plane
         self._max_dimensions = limits.max_tensor_dimensions
+        self._streams = TensorgateStreams(data_plane, limits, self._decoded)
 
     async def Predict(self, request: pb.PredictRequest, context: RpcContext) -> pb.PredictResponse:
         """One inference."""
-        if not request.model:
-            # Named once here, so that decoding, running and answering speak of the same model.
-            request.model = self._data_plane.default_model().name
-        if request.encoding not in pb.TensorEncoding.values():
-            raise InvalidArgument(f"encoding: wanted one of {', '.join(pb.TensorEncoding.keys())}, got {request.encoding}")
-        spec = self._data_plane.spec(request.model, request.version)
-        decoded = decode_predict_request(request, spec, context.deadline, self._max_dimensions)
+        decoded, spec = self._decoded(request, context)
         return encode_predict_response(await self._data_plane.infer(decoded), request, spec)
+
+    async def PredictMany(self, requests: AsyncIterator[pb.PredictManyRequest], context: RpcContext) -> pb.PredictManyResponse:
+        """Many inferences, one answer."""
+        return await self._streams.predict_many(requests, context)
+
+    def Watch(self, request: pb.WatchRequest, context: RpcContext) -> AsyncGenerator[pb.WatchResponse, None]:
+        """One inference, its answers as they are made."""
+        return self._streams.watch(request, context)
+
+    def Converse(self, requests: AsyncIterator[pb.ConverseRequest], context: RpcContext) -> AsyncGenerator[pb.ConverseResponse, None]:
+        """Many inferences, their answers as they are made."""
+        return self._streams.converse(requests, context)
 
     async def ListModels(self, _request: pb.ListModelsRequest, _context: RpcContext) -> pb.ListModelsResponse:
         """Every model version of the repository."""
@@ -42,3 +53,12 @@ class TensorgateServicer:
             version = f" version {quoted(request.version)}" if request.version else ""
             raise NotFound(f"Request for unknown model: {quoted(name)}{version} is not found")
         return pb.GetModelResponse(model=encode_model(max(entries, key=lambda entry: (entry.state == "READY", int(entry.version or 0)))))
+
+    def _decoded(self, request: pb.PredictRequest, context: RpcContext) -> tuple[InferRequest, ModelSpec]:
+        if not request.model:
+            # Named once here, so that decoding, running and answering speak of the same model.
+            request.model = self._data_plane.default_model().name
+        if request.encoding not in pb.TensorEncoding.values():
+            raise InvalidArgument(f"encoding: wanted one of {', '.join(pb.TensorEncoding.keys())}, got {request.encoding}")
+        spec = self._data_plane.spec(request.model, request.version)
+        return decode_predict_request(request, spec, context.deadline, self._max_dimensions), spec
