@@ -5,10 +5,18 @@ from __future__ import annotations
 from rest_facade.openapi.facade_schemas import FACADE_SCHEMAS
 from rest_facade.openapi.predict_schemas import PREDICT_SCHEMAS
 from rest_facade.openapi.schema import Schema
+from rest_facade.openapi.stream_schemas import GENERATE_SCHEMAS, STREAM_MESSAGES
 from rest_facade.openapi.v1_messages import V1_MESSAGES
 from rest_facade.openapi.v2_schemas import V2_SCHEMAS
 
-SCHEMAS: dict[str, Schema] = {**V1_MESSAGES, **PREDICT_SCHEMAS, **V2_SCHEMAS, **FACADE_SCHEMAS}
+SCHEMAS: dict[str, Schema] = {
+    **V1_MESSAGES,
+    **STREAM_MESSAGES,
+    **PREDICT_SCHEMAS,
+    **V2_SCHEMAS,
+    **GENERATE_SCHEMAS,
+    **FACADE_SCHEMAS,
+}
 
 PARAMETERS: dict[str, Schema] = {
     "model": {

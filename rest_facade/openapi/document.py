@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from rest_facade.openapi.components import PARAMETERS, SCHEMAS
 from rest_facade.openapi.facade import facade_paths
 from rest_facade.openapi.responses import error_responses
+from rest_facade.openapi.streams import stream_paths
 from rest_facade.openapi.v1 import v1_paths
 from rest_facade.openapi.v2 import v2_paths
 
@@ -58,7 +59,7 @@ def openapi_document(public_url: str = "") -> dict[str, Any]:
         },
         "servers": [{"url": urlsplit(url).path or "/", "description": "This server."}],
         "tags": _TAGS,
-        "paths": {**v1_paths(), **v2_paths(), **facade_paths()},
+        "paths": {**v1_paths(), **v2_paths(), **stream_paths(), **facade_paths()},
         "components": {"schemas": SCHEMAS, "parameters": PARAMETERS, "responses": error_responses()},
     }
 

@@ -35,12 +35,8 @@ PAGES = {"/docs", "/redoc", "/openapi.json"}
 """Routes for people; what is described is the API."""
 
 NOT_OFFERED_YET = {
-    "PredictMany",
-    "Watch",
     "LoadModel",
     "UnloadModel",
-    "Generate",
-    "GenerateStream",
     "ModelConfig",
     "ModelStatistics",
     "ServerStatistics",
