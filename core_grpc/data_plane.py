@@ -14,17 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core_grpc.errors import GatewayError, InvalidArgument, InvalidTensor, ModelNotReady, ServerDraining, quoted
+from core_grpc.errors import GatewayError, InvalidArgument, InvalidTensor, ModelNotReady, NotFound, ServerDraining, quoted
 from core_grpc.lifecycle import Lifecycle, ModelState, ServerState
 from core_grpc.models.model import Execution, Model
+from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.registry import ModelEntry, Registry
+from core_grpc.models.statistics import ModelStatistics, watched_stream
 from core_grpc.processing.images import ImagePreprocessing, preprocess_image
 from core_grpc.request_checks import check_inputs, check_rows, wanted_outputs
 from core_grpc.settings import NodeSettings
 from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ModelSpec, Tensor, TensorSpec, Timing
 from core_grpc.version import __version__
 
-EXTENSIONS = ("binary_tensor_data",)
+EXTENSIONS = ("model_configuration", "binary_tensor_data", "parameters", "statistics")
 """The protocol extensions that are offered: only what is built."""
 
 
@@ -46,6 +48,18 @@ class ModelMetadata:
     platform: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredModel:
+    """A model version, what model.toml says about it, and what runs it."""
+
+    spec: ModelSpec
+    config: ModelConfig
+    backend: str
+    """The backend's name."""
+    model_file: str
+    """The file in the version's directory that it was read from; empty for a backend without one."""
 
 
 class DataPlane:
@@ -149,12 +163,18 @@ class DataPlane:
             Unsupported: the model is decoupled: it streams.
         """
         model = self._accepting_model(request)
-        names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
-        inputs, preprocess_s = request.inputs, 0.0
-        if model.preprocessing:
-            inputs, preprocess_s = await self._preprocessed(model, inputs)
-        rows = check_inputs(model.spec, inputs)
-        execution = await model.infer({name: tensor.array for name, tensor in inputs.items()}, rows, request)
+        began = time.monotonic()
+        try:
+            names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
+            inputs, preprocess_s = request.inputs, 0.0
+            if model.preprocessing:
+                inputs, preprocess_s = await self._preprocessed(model, inputs)
+            rows = check_inputs(model.spec, inputs)
+            execution = await model.infer({name: tensor.array for name, tensor in inputs.items()}, rows, request)
+        except BaseException:
+            model.statistics.failed(time.monotonic() - began)
+            raise
+        model.statistics.succeeded(rows, preprocess_s, execution.queue_s, execution.compute_s)
         return _response(model, request, names, execution, preprocess_s)
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
@@ -166,15 +186,42 @@ class DataPlane:
             as ``infer``, save for Unsupported; answers given before stay given.
         """
         model = self._accepting_model(request)
-        names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
-        inputs, preprocess_s = request.inputs, 0.0
-        if model.preprocessing:
-            inputs, preprocess_s = await self._preprocessed(model, inputs)
-        rows = check_inputs(model.spec, inputs)
-        arrays = {name: tensor.array for name, tensor in inputs.items()}
-        async with aclosing(model.stream(arrays, rows, request)) as executions:
-            async for execution in executions:
-                yield _response(model, request, names, execution, preprocess_s)
+        if not model.spec.decoupled:
+            yield await self.infer(request)
+            return
+        with watched_stream(model.statistics) as watch:
+            names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
+            inputs, preprocess_s = request.inputs, 0.0
+            if model.preprocessing:
+                inputs, preprocess_s = await self._preprocessed(model, inputs)
+            rows = check_inputs(model.spec, inputs)
+            arrays = {name: tensor.array for name, tensor in inputs.items()}
+            async with aclosing(model.stream(arrays, rows, request)) as executions:
+                async for execution in executions:
+                    watch.answered(execution.compute_s)
+                    yield _response(model, request, names, execution, preprocess_s)
+            watch.ended(rows, preprocess_s)
+
+    def model_config(self, name: str, version: str = "") -> ConfiguredModel:
+        """How a model version is configured.
+
+        Raises:
+            as ``spec``.
+        """
+        model = self._registry.find(name, version)
+        return ConfiguredModel(model.spec, model.config, model.backend, model.model_file)
+
+    def statistics(self, name: str = "", version: str = "") -> Sequence[tuple[ModelSpec, ModelStatistics]]:
+        """The counters of every ready model version, or of those of one model, or of one version.
+
+        Raises:
+            NotFound: no such model version is ready.
+        """
+        models = [model for model in self._registry.ready_models() if name in ("", model.spec.name) and version in ("", model.spec.version)]
+        if not models and name:
+            of_version = f" version {quoted(version, 20)}" if version else ""
+            raise NotFound(f"requested model {quoted(name)}{of_version} is not available")
+        return [(model.spec, model.statistics) for model in models]
 
     def stop_accepting(self) -> None:
         """From now on new work is refused with ServerDraining; accepted work goes on."""

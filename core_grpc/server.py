@@ -26,6 +26,7 @@ from core_grpc.rpc.generate_servicer import GenerateServicer
 from core_grpc.rpc.health import HealthServicer
 from core_grpc.rpc.inference_servicer import InferenceServicer
 from core_grpc.rpc.interceptors import guarded
+from core_grpc.rpc.introspection_servicers import IntrospectionServicer, RestIntrospectionServicer
 from core_grpc.rpc.methods import RpcMethod, method_table, methods_from_servicers
 from core_grpc.rpc.reflection import ReflectionServicer, reflection_services
 from core_grpc.rpc.rest_servicer import RestServicer
@@ -105,11 +106,16 @@ class Node:
         limits = self.settings.limits
         plane = self.data_plane
         servicers: list[tuple[ServiceDescriptor, *tuple[object, ...]]] = [
-            (_service(grpc_service_pb2, "GRPCInferenceService"), InferenceServicer(plane, limits)),
+            (_service(grpc_service_pb2, "GRPCInferenceService"), InferenceServicer(plane, limits), IntrospectionServicer(plane)),
             (_service(model_service_pb2, "ModelService"), ModelServicer(plane, limits)),
             (_service(trt_pb2, "InferenceService"), TrtServicer(plane, limits)),
             (_service(inference_pb2, "InferenceService"), TensorgateServicer(plane, limits)),
-            (_service(rest_pb2, "Rest"), RestServicer(plane, self.settings, self.processing_pool), GenerateServicer(plane, limits)),
+            (
+                _service(rest_pb2, "Rest"),
+                RestServicer(plane, self.settings, self.processing_pool),
+                GenerateServicer(plane, limits),
+                RestIntrospectionServicer(plane, limits),
+            ),
         ]
         health = _service(health_pb2, "Health")
         reflections = reflection_services() if self.settings.server.reflection else ()

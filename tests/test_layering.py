@@ -44,6 +44,10 @@ HOSTED: Mapping[str, str] = {
 EXCEPTIONS: Mapping[tuple[str, str], str] = {
     # (importer, imported): why this one name may cross
     ("core_grpc.rpc.tensorgate_codec", "core_grpc.models.registry.ModelEntry"): "the data plane lists models as these values",
+    ("core_grpc.rpc.model_config_codec", "core_grpc.models.model_config.ModelConfig"): "the data plane hands out these values",
+    ("core_grpc.rpc.model_config_codec", "core_grpc.models.model_config.OutputConfig"): "part of ModelConfig",
+    ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.ModelStatistics"): "the data plane hands out these counters",
+    ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.Duration"): "part of ModelStatistics",
 }
 
 FENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (

@@ -33,7 +33,7 @@ class BatchedModel(Model):
         super().__init__(declared, lifecycle)
         self._loaded = loaded
         self._workers = workers
-        self._dispatcher = Dispatcher(limits, [_execute_on(worker) for worker in workers])
+        self._dispatcher = Dispatcher(limits, [_execute_on(worker) for worker in workers], self.statistics.executed)
         self._group_of = _group_of(self.spec)
         self._nbytes_of = _nbytes_with_bytes if any(item.datatype is Datatype.BYTES for item in self.spec.inputs) else _nbytes
 

@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
+from core_grpc.backends import BACKENDS
 from core_grpc.lifecycle import Lifecycle, ModelState
+from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.model_spec import DeclaredModel
+from core_grpc.models.statistics import ModelStatistics
 from core_grpc.scheduler.dispatcher import Execution
 from core_grpc.types import Array, Datatype, InferRequest, ModelSpec
 
@@ -27,6 +30,12 @@ class Model(ABC):
         """By the name of the input that takes encoded images."""
         self.output_datatypes: Mapping[str, Datatype] = {output.name: output.datatype for output in declared.spec.outputs}
         """By output name, in the model's order."""
+        self.config: ModelConfig = declared.config
+        self.backend: str = declared.backend
+        """A name in ``BACKENDS``."""
+        self.model_file = BACKENDS[declared.backend].model_file
+        """The file in the version's directory that it was read from; empty for a backend without one."""
+        self.statistics = ModelStatistics()
 
     @property
     @abstractmethod

@@ -26,6 +26,10 @@ class DeclaredModel:
     preprocessing: Mapping[str, ImagePreprocessing]
     """By input name."""
     derived: tuple[DerivedOutput, ...]
+    config: ModelConfig
+    """What model.toml says."""
+    backend: str
+    """A name in ``BACKENDS``."""
 
 
 def declared_inputs(config: ModelConfig) -> tuple[TensorSpec, ...]:
@@ -72,7 +76,7 @@ def declare_model(entry: RepositoryEntry, platform: str, loaded: AnyLoadedModel,
         license=config.license,
         decoupled=isinstance(loaded, LoadedDecoupledModel),
     )
-    return DeclaredModel(spec, preprocessing, derived)
+    return DeclaredModel(spec, preprocessing, derived, config, entry.backend)
 
 
 def _check_names(role: str, declared: Mapping[str, object], specs: Sequence[TensorSpec]) -> None:

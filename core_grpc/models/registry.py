@@ -97,6 +97,10 @@ class Registry:
             raise self._not_found(name, "")
         return [version for version, slot in self._slots[name].items() if slot.lifecycle.state is ModelState.READY]
 
+    def ready_models(self) -> list[Model]:
+        """Every model version that answers, by name and version."""
+        return [slot.model for slot in self._all_slots() if slot.model and slot.lifecycle.state is ModelState.READY]
+
     def entries(self) -> list[ModelEntry]:
         """Every model version of the repository, by name and version."""
         return [_entry(slot) for versions in self._slots.values() for slot in versions.values()]

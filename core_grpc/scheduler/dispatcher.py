@@ -81,10 +81,17 @@ Execute: TypeAlias = Callable[[Sequence[Member]], Awaitable[BatchResult]]
 
 
 class Dispatcher:
-    """See the module's text. ``clock`` is the clock of deadlines (``time.monotonic``)."""
+    """See the module's text. ``on_executed`` is told rows and seconds of each run; ``clock`` is that of deadlines."""
 
-    def __init__(self, limits: BatchingLimits, executes: Sequence[Execute], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: BatchingLimits,
+        executes: Sequence[Execute],
+        on_executed: Callable[[int, float], None] = lambda _rows, _compute_s: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._batcher: DynamicBatcher[Member] = DynamicBatcher(limits)
+        self._on_executed = on_executed
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._idle: list[asyncio.Future[list[Member]]] = []
@@ -261,6 +268,7 @@ class Dispatcher:
 
     def _settle_batch(self, batch: Sequence[Member], result: BatchResult, taken: float) -> None:
         batch_rows = sum([member.rows for member in batch])
+        self._on_executed(batch_rows, result.compute_s)
         for member, part in zip(batch, result.parts, strict=True):
             if isinstance(part, GatewayError):
                 _settle(member, part)

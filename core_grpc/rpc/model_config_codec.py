@@ -1,0 +1,76 @@
+"""A model's spec and model.toml as Triton's ``inference.ModelConfig``.
+
+``dims`` are without the batch dimension where the model has one, as Triton writes them
+(https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md). What Tensorgate has and Triton's
+message has no place for is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from core_grpc.data_plane import ConfiguredModel
+from core_grpc.models.model_config import ModelConfig, OutputConfig
+from core_grpc.types import Datatype, ModelSpec, TensorSpec
+from protos.inference import model_config_pb2 as pb
+
+DATA_TYPES: Mapping[Datatype, int] = {
+    datatype: pb.DataType.Value(f"TYPE_{'STRING' if datatype is Datatype.BYTES else datatype.value}") for datatype in Datatype
+}
+"""Triton's enum; BYTES is TYPE_STRING there."""
+
+
+def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
+    """The configuration as a message."""
+    spec, config, backend = model.spec, model.config, model.backend
+    message = pb.ModelConfig(
+        name=spec.name,
+        platform=spec.platform,
+        backend=backend,
+        version_policy=_version_policy(config),
+        max_batch_size=spec.max_batch_size,
+        input=[_input(item, spec) for item in spec.inputs],
+        output=[_output(item, spec, config) for item in spec.outputs],
+        instance_group=[pb.ModelInstanceGroup(name=f"{spec.name}_0", kind=pb.ModelInstanceGroup.KIND_CPU, count=config.instance_count)],
+        default_model_filename=model.model_file,
+        optimization=pb.ModelOptimizationPolicy(
+            input_pinned_memory=pb.ModelOptimizationPolicy.PinnedMemoryBuffer(),
+            output_pinned_memory=pb.ModelOptimizationPolicy.PinnedMemoryBuffer(),
+        ),
+        model_transaction_policy=pb.ModelTransactionPolicy(decoupled=spec.decoupled),
+    )
+    if spec.max_batch_size and not spec.decoupled:
+        delay_us = round(config.max_queue_delay_s * 1e6)
+        message.dynamic_batching.CopyFrom(
+            pb.ModelDynamicBatching(preferred_batch_size=[spec.max_batch_size], max_queue_delay_microseconds=delay_us)
+        )
+    for key, value in config.backend_options.get(backend, {}).items():
+        if isinstance(value, str | int | float):
+            message.parameters[key].string_value = str(value).lower() if isinstance(value, bool) else str(value)
+    return message
+
+
+def _version_policy(config: ModelConfig) -> pb.ModelVersionPolicy:
+    if config.versions is None:
+        return pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All())
+    if config.versions:
+        return pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=map(int, config.versions)))
+    return pb.ModelVersionPolicy(latest=pb.ModelVersionPolicy.Latest(num_versions=1))
+
+
+def _data_type(item: TensorSpec) -> pb.DataType:
+    return cast("pb.DataType", DATA_TYPES[item.datatype])
+
+
+def _dims(item: TensorSpec, spec: ModelSpec) -> tuple[int, ...]:
+    return item.shape[1:] if spec.max_batch_size else item.shape
+
+
+def _input(item: TensorSpec, spec: ModelSpec) -> pb.ModelInput:
+    return pb.ModelInput(name=item.name, data_type=_data_type(item), dims=_dims(item, spec), optional=item.optional)
+
+
+def _output(item: TensorSpec, spec: ModelSpec, config: ModelConfig) -> pb.ModelOutput:
+    labels = config.outputs.get(item.name, OutputConfig()).labels
+    return pb.ModelOutput(name=item.name, data_type=_data_type(item), dims=_dims(item, spec), label_filename=labels)
