@@ -24,6 +24,7 @@ class BackendEntry:
 
 BACKENDS: Mapping[str, BackendEntry] = {
     "onnxruntime": BackendEntry("core_grpc.backends.onnxruntime.backend", "OnnxRuntimeBackend", "model.onnx"),
+    "python": BackendEntry("core_grpc.backends.python.backend", "PythonBackend", "model.py"),
     "identity": BackendEntry("core_grpc.backends.identity", "IdentityBackend", ""),
 }
 """By the name that model.toml gives (``backend = "…"``)."""

@@ -30,6 +30,8 @@ class ModelSource:
     """Inputs declared in model.toml, for backends that cannot read them from the model."""
     declared_outputs: tuple[TensorSpec, ...] = ()
     """Outputs declared in model.toml."""
+    max_batch_size: int | None = None
+    """As model.toml says; None where it says nothing."""
 
 
 class ModelInstance(Protocol):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from core_grpc.backends.base import ModelSource
+from core_grpc.backends.declared import with_batch_name
 from core_grpc.errors import BackendFailed, ModelLoadFailed
 from core_grpc.types import Array, TensorSpec
 
@@ -71,7 +72,7 @@ class IdentityBackend:
         for key in source.options:
             if key not in _OPTIONS:
                 raise ModelLoadFailed(f"model.toml: [identity] {key}: no such option; it has {', '.join(_OPTIONS)}")
-        inputs = tuple(_with_batch_name(spec) for spec in source.declared_inputs)
+        inputs = tuple(with_batch_name(spec) for spec in source.declared_inputs)
         names = _output_names(source.options, inputs)
         by_name = {spec.name: spec for spec in inputs}
         outputs = tuple(replace(by_name[name], name=output) for output, name in names.items())
@@ -79,13 +80,6 @@ class IdentityBackend:
         if isinstance(fail_value, str):
             fail_value = fail_value.encode()
         return _IdentityModel(inputs, outputs, _IdentityInstance(names, _delay_s(source.options), fail_value))
-
-
-def _with_batch_name(spec: TensorSpec) -> TensorSpec:
-    """A variable first dimension is the batch, by the name that inputs and outputs share."""
-    if spec.shape and spec.shape[0] == -1:
-        return replace(spec, dimension_names=("batch", *("" for _ in spec.shape[1:])))
-    return spec
 
 
 def _output_names(options: Mapping[str, Any], inputs: tuple[TensorSpec, ...]) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from core_grpc.models.batched_model import BatchedModel
 from core_grpc.models.decoupled_model import DecoupledModel
 from core_grpc.models.instances import request_instance
 from core_grpc.models.model import Model
-from core_grpc.models.model_spec import DeclaredModel, declare_model, declared_inputs
+from core_grpc.models.model_spec import DeclaredModel, declare_model, declared_tensors
 from core_grpc.models.repository import RepositoryEntry
 from core_grpc.models.warmup import warm_up
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
@@ -54,7 +54,7 @@ async def _batched_model(
         for index in range(entry.config.instance_count):
             name = f"{entry.name}/{entry.version}/{index}"
             workers.append(await InstanceWorker.start(name, _creator(loaded, declared)))
-        count = entry.config.warmup_count
+        count = _warmup_count(entry)
         await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.spec, count)) for worker in workers))
     except BaseException:
         for worker in workers:
@@ -95,13 +95,28 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
     options = dict(entry.config.backend_options.get(entry.backend, {}))
     if entry.backend == "onnxruntime":
         options.setdefault("intra_op_threads", settings.intra_op_threads)
-    source = ModelSource(entry.name, entry.version, entry.directory, options, declared_inputs(entry.config))
+    source = ModelSource(
+        entry.name,
+        entry.version,
+        entry.directory,
+        options,
+        declared_tensors("input", entry.config.inputs),
+        declared_tensors("output", {name: item for name, item in entry.config.outputs.items() if not item.source}),
+        entry.config.max_batch_size,
+    )
     loaded = backend.load(source)
     try:
         return loaded, declare_model(entry, backend.platform, loaded, settings.default_max_batch_size)
     except BaseException:
         loaded.close()
         raise
+
+
+def _warmup_count(entry: RepositoryEntry) -> int:
+    """User code may do more than compute: it is only warmed up where its owner says so."""
+    if entry.config.warmup_count is not None:
+        return entry.config.warmup_count
+    return 0 if entry.backend == "python" else 1
 
 
 def _creator(loaded: LoadedModel | LoadedRequestModel, declared: DeclaredModel) -> Callable[[], RequestInstance]:

@@ -45,6 +45,9 @@ class OutputConfig:
     """``from``: the output that this one is derived from; empty for an output of the model."""
     apply: str = ""
     """The function that derives it."""
+    datatype: Datatype | None = None
+    """As an input's."""
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,8 @@ class ModelConfig:
     max_queue_delay_s: float = 0.0
     max_queue_rows: int | None = None
     instance_count: int = 1
-    warmup_count: int = 1
-    """Zero-filled runs for each instance and batch size before the model is ready."""
+    warmup_count: int | None = None
+    """Zero-filled runs for each instance and batch size before the model is ready. None: 1, but none of user code in Python."""
     backend_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The tables that are named after backends."""
     inputs: Mapping[str, InputConfig] = field(default_factory=dict)
@@ -108,7 +111,7 @@ def model_config_from_text(text: str) -> ModelConfig:
         max_queue_delay_s=batching.number("max_queue_delay_ms", 0, 0, _MAX_DELAY_MS) / 1000,
         max_queue_rows=batching.integer("max_queue_rows", 1, 1, _MAX_ROWS) if "max_queue_rows" in batching else None,
         instance_count=instances.integer("count", 1, 1, 1024),
-        warmup_count=warmup.integer("count", 1, 0, 1000),
+        warmup_count=warmup.integer("count", 1, 0, 1000) if "count" in warmup else None,
         backend_options={name: top.table(name).take_all() for name in BACKENDS if name in top},
         inputs={name: _input(table) for name, table in top.table("input").tables()},
         outputs={name: _output(table) for name, table in top.table("output").tables()},
@@ -151,7 +154,14 @@ def _shape(table: ConfigTable) -> tuple[int, ...] | None:
 
 
 def _output(table: ConfigTable) -> OutputConfig:
-    config = OutputConfig(table.text("description"), table.text("labels"), table.text("from"), table.text("apply"))
+    config = OutputConfig(
+        table.text("description"),
+        table.text("labels"),
+        table.text("from"),
+        table.text("apply"),
+        table.choice("datatype", DATATYPES) if "datatype" in table else None,
+        _shape(table),
+    )
     table.finish()
     if bool(config.source) != bool(config.apply):
         raise ModelLoadFailed(f"{table.where}: a derived output has both from and apply, got {shown(config.source or config.apply)} alone")

@@ -32,16 +32,16 @@ class DeclaredModel:
     """A name in ``BACKENDS``."""
 
 
-def declared_inputs(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """The inputs whose datatype and shape model.toml gives.
+def declared_tensors(role: str, tables: Mapping[str, InputConfig] | Mapping[str, OutputConfig]) -> tuple[TensorSpec, ...]:
+    """The inputs or outputs (``role``) whose datatype and shape model.toml gives.
 
     Raises:
-        ModelLoadFailed: an input has only one of the two.
+        ModelLoadFailed: one has only one of the two.
     """
     specs: list[TensorSpec] = []
-    for name, item in config.inputs.items():
+    for name, item in tables.items():
         if (item.datatype is None) != (item.shape is None):
-            raise ModelLoadFailed(f"model.toml: [input.{name}]: datatype and shape go together, got one of them")
+            raise ModelLoadFailed(f"model.toml: [{role}.{name}]: datatype and shape go together, got one of them")
         if item.datatype is not None and item.shape is not None:
             specs.append(TensorSpec(name, item.datatype, item.shape, description=item.description))
     return tuple(specs)
@@ -101,15 +101,20 @@ def _max_batch_size(config: ModelConfig, loaded: AnyLoadedModel, default: int) -
     return config.max_batch_size
 
 
-def _input_spec(spec: TensorSpec, config: InputConfig) -> TensorSpec:
+def _check_declared(role: str, spec: TensorSpec, config: InputConfig | OutputConfig) -> None:
     for key, got, actual in (("datatype", config.datatype, spec.datatype), ("shape", config.shape, spec.shape)):
         if got is not None and got != actual:
             wanted, declared = (list(v) if isinstance(v, tuple) else v for v in (actual, got))
-            raise ModelLoadFailed(f"model.toml: [input.{spec.name}] {key}: wanted {wanted}, as the model has it, got {declared}")
+            raise ModelLoadFailed(f"model.toml: [{role}.{spec.name}] {key}: wanted {wanted}, as the model has it, got {declared}")
+
+
+def _input_spec(spec: TensorSpec, config: InputConfig) -> TensorSpec:
+    _check_declared("input", spec, config)
     return replace(spec, description=config.description)
 
 
 def _output_spec(spec: TensorSpec, config: OutputConfig, model_directory: Path) -> TensorSpec:
+    _check_declared("output", spec, config)
     labelled = replace(spec, description=config.description, labels=_labels(config, model_directory))
     if labelled.labels:
         from core_grpc.processing.labels import check_labels  # noqa: PLC0415 (see _preprocessing)

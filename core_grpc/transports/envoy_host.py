@@ -136,6 +136,7 @@ def node_environment(environ: Mapping[str, str]) -> dict[str, str]:
         preload: ":".join(libraries),
         "PYTHONHOME": f"{sys.prefix}{os.pathsep}{sys.exec_prefix}",
         "PYTHONPATH": os.pathsep.join(paths),
+        "TENSORGATE_INTERPRETER": sys.executable,
     }
 
 

@@ -71,7 +71,7 @@ def test_reasons_instead_of_crashes(tmp_path: Path) -> None:
     add(tmp_path, "badconfig", "1", config="nope = 1")
     add(tmp_path, "otherbackend", "1", config='backend = "identity"\n[onnxruntime]\nintra_op_threads = 1')
     reasons = {name: reason for name, _, reason in found(tmp_path)}
-    assert reasons["nofile"].startswith("no model file: wanted model.onnx in the version directory")
+    assert reasons["nofile"].startswith("no model file: wanted model.onnx or model.py in the version directory")
     assert reasons["noversion"].startswith("no version directory")
     assert reasons["badconfig"].startswith("model.toml nope: no such key")
     assert reasons["otherbackend"] == "model.toml: [onnxruntime] is for another backend; this model's is identity"
