@@ -14,11 +14,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core_grpc.errors import GatewayError, InvalidArgument, InvalidTensor, ModelNotReady, NotFound, ServerDraining, quoted
+from core_grpc.errors import (
+    GatewayError,
+    InvalidArgument,
+    InvalidTensor,
+    ModelControlRefused,
+    ModelNotReady,
+    NotFound,
+    ServerDraining,
+    quoted,
+)
 from core_grpc.lifecycle import Lifecycle, ModelState, ServerState
 from core_grpc.models.model import Execution, Model
 from core_grpc.models.model_config import ModelConfig
+from core_grpc.models.overrides import LoadOverride
 from core_grpc.models.registry import ModelEntry, Registry
+from core_grpc.models.repository_control import RepositoryControl
 from core_grpc.models.statistics import ModelStatistics, watched_stream
 from core_grpc.processing.images import ImagePreprocessing, preprocess_image
 from core_grpc.request_checks import check_inputs, check_rows, wanted_outputs
@@ -26,7 +37,14 @@ from core_grpc.settings import NodeSettings
 from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ModelSpec, Tensor, TensorSpec, Timing
 from core_grpc.version import __version__
 
-EXTENSIONS = ("model_configuration", "binary_tensor_data", "parameters", "statistics")
+EXTENSIONS = (
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
 """The protocol extensions that are offered: only what is built."""
 
 
@@ -65,8 +83,16 @@ class ConfiguredModel:
 class DataPlane:
     """The use cases of the server. All methods belong to the event loop; none blocks it."""
 
-    def __init__(self, registry: Registry, lifecycle: Lifecycle[ServerState], settings: NodeSettings, processing_pool: Executor) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        control: RepositoryControl,
+        lifecycle: Lifecycle[ServerState],
+        settings: NodeSettings,
+        processing_pool: Executor,
+    ) -> None:
         self._registry = registry
+        self._control = control
         self._lifecycle = lifecycle
         self._settings = settings
         self._pool = processing_pool
@@ -84,7 +110,8 @@ class DataPlane:
         """
         if self._lifecycle.state is not ServerState.SERVING:
             return False
-        states = [entry.state for entry in self._registry.entries()]
+        # What somebody unloaded is missed by nobody.
+        states = [entry.state for entry in self._registry.entries() if not entry.is_unloaded]
         is_ready = all if self._settings.server.strict_readiness else any
         return not states or is_ready(state is ModelState.READY for state in states)
 
@@ -164,6 +191,7 @@ class DataPlane:
         """
         model = self._accepting_model(request)
         began = time.monotonic()
+        model.users += 1
         try:
             names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
             inputs, preprocess_s = request.inputs, 0.0
@@ -174,6 +202,8 @@ class DataPlane:
         except BaseException:
             model.statistics.failed(time.monotonic() - began)
             raise
+        finally:
+            model.users -= 1
         model.statistics.succeeded(rows, preprocess_s, execution.queue_s, execution.compute_s)
         return _response(model, request, names, execution, preprocess_s)
 
@@ -189,7 +219,7 @@ class DataPlane:
         if not model.spec.decoupled:
             yield await self.infer(request)
             return
-        with watched_stream(model.statistics) as watch:
+        with _using(model), watched_stream(model.statistics) as watch:
             names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
             inputs, preprocess_s = request.inputs, 0.0
             if model.preprocessing:
@@ -201,6 +231,33 @@ class DataPlane:
                     watch.answered(execution.compute_s)
                     yield _response(model, request, names, execution, preprocess_s)
             watch.ended(rows, preprocess_s)
+
+    async def load(self, name: str, override: LoadOverride | None = None) -> None:
+        """Loads a model of the repository, or loads it anew; returns when it answers.
+
+        Raises:
+            NotFound: the repository has no such model.
+            ModelLoadFailed: it cannot be served; what was served before still is.
+            ModelControlRefused: the setting models.control does not allow it.
+            ServerDraining: the server is going away.
+        """
+        self._check_control()
+        await self._control.load(name, override)
+
+    async def unload(self, name: str) -> None:
+        """Unloads a model; returns when its accepted work is done and it is gone.
+
+        Raises:
+            NotFound, ModelControlRefused, ServerDraining: as ``load``.
+        """
+        self._check_control()
+        await self._control.unload(name)
+
+    def _check_control(self) -> None:
+        if not self._is_accepting:
+            raise ServerDraining("the server is shutting down and takes no new work")
+        if self._settings.models.control == "none":
+            raise ModelControlRefused("explicit model load / unload is not allowed: the setting models.control is none")
 
     def model_config(self, name: str, version: str = "") -> ConfiguredModel:
         """How a model version is configured.
@@ -277,6 +334,15 @@ class DataPlane:
             rows.append(result)
         datatype = next(item.datatype for item in spec.inputs if item.name == name)
         return Tensor(datatype, np.stack(rows))
+
+
+@contextmanager
+def _using(model: Model) -> Iterator[None]:
+    model.users += 1
+    try:
+        yield
+    finally:
+        model.users -= 1
 
 
 def _response(model: Model, request: InferRequest, names: Iterable[str], execution: Execution, preprocess_s: float) -> InferResponse:

@@ -12,6 +12,7 @@
     ├── LimitExceeded             a size limit was hit; names the limit and its value
     ├── QueueFull                 too much is waiting; trying later may help
     ├── ModelNotReady             loading, unloading or failed to load
+    ├── ModelControlRefused       models are not loaded and unloaded on request here
     ├── ServerDraining            the server is going away; another one may answer
     ├── DeadlineExpired           the caller's time ran out before the work was done
     ├── Cancelled                 the caller left
@@ -114,6 +115,10 @@ class ModelNotReady(GatewayError):
     """The model is known but does not answer now."""
 
 
+class ModelControlRefused(GatewayError):
+    """This server's models are not loaded and unloaded on request."""
+
+
 class ServerDraining(GatewayError):
     """The server takes no new work."""
 
@@ -148,6 +153,7 @@ STATUS: Mapping[type[GatewayError], StatusCode] = {
     LimitExceeded: StatusCode.RESOURCE_EXHAUSTED,
     QueueFull: StatusCode.RESOURCE_EXHAUSTED,
     ModelNotReady: StatusCode.UNAVAILABLE,
+    ModelControlRefused: StatusCode.UNAVAILABLE,
     ServerDraining: StatusCode.UNAVAILABLE,
     DeadlineExpired: StatusCode.DEADLINE_EXCEEDED,
     Cancelled: StatusCode.CANCELLED,

@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2
 from core_grpc.data_plane import DataPlane
 from core_grpc.lifecycle import SERVER_STEPS, Lifecycle, ModelState, ServerState
 from core_grpc.models.registry import Registry
+from core_grpc.models.repository_control import RepositoryControl
 from core_grpc.process_control import notify
 from core_grpc.rpc.generate_servicer import GenerateServicer
 from core_grpc.rpc.health import HealthServicer
@@ -29,6 +30,7 @@ from core_grpc.rpc.interceptors import guarded
 from core_grpc.rpc.introspection_servicers import IntrospectionServicer, RestIntrospectionServicer
 from core_grpc.rpc.methods import RpcMethod, method_table, methods_from_servicers
 from core_grpc.rpc.reflection import ReflectionServicer, reflection_services
+from core_grpc.rpc.repository_servicers import RepositoryServicer, RestRepositoryServicer, TensorgateRepositoryServicer
 from core_grpc.rpc.rest_servicer import RestServicer
 from core_grpc.rpc.short_servicers import ModelServicer, TrtServicer
 from core_grpc.rpc.tensorgate_servicer import TensorgateServicer
@@ -56,8 +58,9 @@ class Node:
         self.settings = settings
         self.lifecycle: Lifecycle[ServerState] = Lifecycle(SERVER_STEPS, ServerState.STARTING)
         self.processing_pool = ThreadPoolExecutor(settings.threads.processing, thread_name_prefix="processing")
-        self._registry = Registry(_repository(settings), settings.models)
-        self.data_plane = DataPlane(self._registry, self.lifecycle, settings, self.processing_pool)
+        registry = Registry()
+        self._control = RepositoryControl(_repository(settings), settings.models, registry, settings.drain.grace_s)
+        self.data_plane = DataPlane(registry, self._control, self.lifecycle, settings, self.processing_pool)
         self.methods: Mapping[str, RpcMethod] = self._method_table()
         self._loading: asyncio.Task[None] | None = None
 
@@ -81,21 +84,21 @@ class Node:
             await asyncio.sleep(drain.notice_s)
         self.data_plane.stop_accepting()
         ends = time.monotonic() + drain.grace_s
-        await self._registry.drain(drain.grace_s)
+        await self._control.drain(drain.grace_s)
         self.lifecycle.to(ServerState.STOPPED)
         # Health watchers end now; what is still active are answers on their way out.
         while active_calls() and time.monotonic() < ends:  # noqa: ASYNC110  # The transport counts; it has nobody to tell.
             await asyncio.sleep(_POLL_S)
-        await self._registry.close()
+        await self._control.close()
         self.processing_pool.shutdown(wait=False, cancel_futures=True)
         notify("X_DRAINED=1", "STATUS=drained")
 
     async def _load(self) -> None:
         notify("STATUS=loading models")
-        await self._registry.load_all()
+        await self._control.load_all()
         if self.lifecycle.state is ServerState.STARTING:
             self.lifecycle.to(ServerState.SERVING)
-        entries = self._registry.entries()
+        entries = self.data_plane.models()
         ready = sum(entry.state is ModelState.READY for entry in entries)
         _calm_garbage_collector()
         status = f"{ready} of {len(entries)} models ready"
@@ -106,15 +109,21 @@ class Node:
         limits = self.settings.limits
         plane = self.data_plane
         servicers: list[tuple[ServiceDescriptor, *tuple[object, ...]]] = [
-            (_service(grpc_service_pb2, "GRPCInferenceService"), InferenceServicer(plane, limits), IntrospectionServicer(plane)),
+            (
+                _service(grpc_service_pb2, "GRPCInferenceService"),
+                InferenceServicer(plane, limits),
+                IntrospectionServicer(plane),
+                RepositoryServicer(plane),
+            ),
             (_service(model_service_pb2, "ModelService"), ModelServicer(plane, limits)),
             (_service(trt_pb2, "InferenceService"), TrtServicer(plane, limits)),
-            (_service(inference_pb2, "InferenceService"), TensorgateServicer(plane, limits)),
+            (_service(inference_pb2, "InferenceService"), TensorgateServicer(plane, limits), TensorgateRepositoryServicer(plane)),
             (
                 _service(rest_pb2, "Rest"),
                 RestServicer(plane, self.settings, self.processing_pool),
                 GenerateServicer(plane, limits),
                 RestIntrospectionServicer(plane, limits),
+                RestRepositoryServicer(plane, limits),
             ),
         ]
         health = _service(health_pb2, "Health")

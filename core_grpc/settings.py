@@ -62,6 +62,9 @@ class ModelsSettings:
 
     repository: str = ""
     """Directory of the model repository: `<repository>/<model>/<version>/model.onnx`. Empty serves the demo model."""
+    control: str = one_of("explicit", "explicit", "none")
+    """Whether models may be loaded and unloaded on request (`explicit`), or only at start (`none`). Through the edge it also takes
+    the edge's setting `management`."""
     default_model: str = ""
     """The model that `inference.ModelService` and the facade's `/predict` run. Empty takes the only one there is."""
     default_max_batch_size: int = bounded(8, 1, 65536)

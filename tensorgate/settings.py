@@ -25,6 +25,9 @@ class EdgeSettings:
     address, any name elsewhere. Other names are refused: a web page must not drive a local server by DNS rebinding."""
     cors_origins: str = ""
     """Origins of web pages that may call, besides pages from a loopback address, separated by commas: `https://app.example`."""
+    management: bool = False
+    """Let callers load and unload models, register shared memory, and read and change trace and log settings through the edge. What
+    the node's own settings allow is always allowed on the node's own listener."""
     concurrency: int = bounded(1, 1, 256)
     """Worker threads of the edge's Envoy."""
     max_connections: int = bounded(2000, 1, 1_000_000)

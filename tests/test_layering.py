@@ -46,6 +46,8 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("core_grpc.rpc.tensorgate_codec", "core_grpc.models.registry.ModelEntry"): "the data plane lists models as these values",
     ("core_grpc.rpc.model_config_codec", "core_grpc.models.model_config.ModelConfig"): "the data plane hands out these values",
     ("core_grpc.rpc.model_config_codec", "core_grpc.models.model_config.OutputConfig"): "part of ModelConfig",
+    ("core_grpc.rpc.override_codec", "core_grpc.models.overrides.LoadOverride"): "the data plane takes these values",
+    ("core_grpc.rpc.override_codec", "core_grpc.models.overrides.TensorOverride"): "part of LoadOverride",
     ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.ModelStatistics"): "the data plane hands out these counters",
     ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.Duration"): "part of ModelStatistics",
 }

@@ -36,6 +36,8 @@ class Model(ABC):
         self.model_file = BACKENDS[declared.backend].model_file
         """The file in the version's directory that it was read from; empty for a backend without one."""
         self.statistics = ModelStatistics()
+        self.users = 0
+        """Requests that have this model in hand, from the moment they found it."""
 
     @property
     @abstractmethod
@@ -76,8 +78,6 @@ class Model(ABC):
         if self.lifecycle.state is ModelState.READY:
             self.lifecycle.to(ModelState.UNLOADING)
         await self._close()
-        if self.lifecycle.state is ModelState.UNLOADING:
-            self.lifecycle.to(ModelState.UNAVAILABLE, "unloaded")
 
     @abstractmethod
     async def _close(self) -> None:

@@ -1,27 +1,22 @@
-"""The models that a server knows: loads them from the repository, finds the one a request names, drains and closes them."""
+"""The models that a server knows: finds the one a request names, and says what state each is in.
+
+Loading and unloading are in ``repository_control.py``, which puts the versions of a model here, all at once.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from core_grpc.errors import GatewayError, InvalidArgument, ModelNotReady, NotFound, quoted
 from core_grpc.lifecycle import MODEL_STEPS, Lifecycle, ModelState
-from core_grpc.models.loading import load_model
 from core_grpc.models.model import Model
-from core_grpc.models.repository import RepositoryEntry, scan_repository
-from core_grpc.settings import ModelsSettings
+from core_grpc.models.repository import RepositoryEntry
 from core_grpc.types import ModelSpec
 
-_log = logging.getLogger(__name__)
-
-_LOADING_THREADS = 4
+UNLOADED = "unloaded"
+"""The reason of a model version that was unloaded because somebody asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +31,21 @@ class ModelEntry:
     spec: ModelSpec | None
     """None until it was loaded."""
 
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether it does not answer because somebody unloaded it."""
+        return self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
 
-class _Slot:
+
+class Slot:
     """A model version's place: its life, and the model while there is one."""
 
-    __slots__ = ("entry", "lifecycle", "model")
+    __slots__ = ("entry", "files", "lifecycle", "model")
 
-    def __init__(self, entry: RepositoryEntry) -> None:
+    def __init__(self, entry: RepositoryEntry, files: Path | None = None) -> None:
         self.entry = entry
+        self.files = files
+        """A private directory that goes with this version; None for what is served from the repository."""
         self.lifecycle = Lifecycle(MODEL_STEPS, ModelState.LOADING)
         self.model: Model | None = None
 
@@ -51,28 +53,28 @@ class _Slot:
 class Registry:
     """See the module's text. Belongs to the event loop."""
 
-    def __init__(self, repository: Path, settings: ModelsSettings) -> None:
-        self._repository = repository
-        self._settings = settings
-        self._slots: dict[str, dict[str, _Slot]] = {}
+    def __init__(self) -> None:
+        self._slots: dict[str, Mapping[str, Slot]] = {}
         """By name and version, versions ascending."""
         self._ready: dict[tuple[str, str], Model] = {}
         """What ``find`` answers, with the newest ready version under the empty one; kept by watching the lifecycles."""
 
-    async def load_all(self) -> None:
-        """Loads every model of the repository, several at a time. A model that fails is UNAVAILABLE with a reason; the others are served.
+    def put(self, name: str, slots: Sequence[Slot]) -> Sequence[Slot]:
+        """Makes these the model's versions, in ascending order, and gives those that they take the place of."""
+        replaced = list(self._slots.get(name, {}).values())
+        self._slots[name] = {slot.entry.version: slot for slot in slots}
+        for slot in slots:
+            slot.lifecycle.watch(lambda _state: self._refresh(name))
+        self._refresh(name)
+        return replaced
 
-        Raises:
-            SettingsError: the repository cannot be read.
-        """
-        loop = asyncio.get_running_loop()
-        pool = ThreadPoolExecutor(min(_LOADING_THREADS, os.cpu_count() or 1), "model-loading")
-        try:
-            entries = await loop.run_in_executor(pool, scan_repository, self._repository)
-            slots = [self._add(entry) for entry in entries]
-            await asyncio.gather(*(self._load(slot, pool) for slot in slots))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    def slots(self, name: str) -> Sequence[Slot]:
+        """The model's versions; none for a name that is not known."""
+        return list(self._slots.get(name, {}).values())
+
+    def all_slots(self) -> Sequence[Slot]:
+        """Every model version, by name and version."""
+        return [slot for name in sorted(self._slots) for slot in self._slots[name].values()]
 
     def find(self, name: str, version: str = "") -> Model:
         """The model that answers to ``name`` and ``version``; the newest ready one when ``version`` is empty.
@@ -99,67 +101,19 @@ class Registry:
 
     def ready_models(self) -> list[Model]:
         """Every model version that answers, by name and version."""
-        return [slot.model for slot in self._all_slots() if slot.model and slot.lifecycle.state is ModelState.READY]
+        return [slot.model for slot in self.all_slots() if slot.model and slot.lifecycle.state is ModelState.READY]
 
     def entries(self) -> list[ModelEntry]:
         """Every model version of the repository, by name and version."""
-        return [_entry(slot) for versions in self._slots.values() for slot in versions.values()]
-
-    async def drain(self, grace_s: float) -> bool:
-        """Waits until no model has work left, at most ``grace_s`` seconds; whether that was enough."""
-        work = asyncio.gather(*(slot.model.drain() for slot in self._all_slots() if slot.model))
-        try:
-            await asyncio.wait_for(work, grace_s)
-        except TimeoutError:
-            return False
-        return True
-
-    async def close(self) -> None:
-        """Closes every model; pending work fails, executing work is finished; idempotent."""
-        await asyncio.gather(*(slot.model.close() for slot in self._all_slots() if slot.model))
-
-    def _all_slots(self) -> Sequence[_Slot]:
-        return [slot for versions in self._slots.values() for slot in versions.values()]
-
-    def _add(self, entry: RepositoryEntry) -> _Slot:
-        slot = _Slot(entry)
-        slot.lifecycle.watch(lambda _state: self._refresh(entry.name))
-        self._slots.setdefault(entry.name, {})[entry.version] = slot
-        return slot
+        return [_entry(slot) for slot in self.all_slots()]
 
     def _refresh(self, name: str) -> None:
         """Makes what ``find`` answers agree with the lifecycles of the model's versions."""
-        self._ready.pop((name, ""), None)
+        for key in [key for key in self._ready if key[0] == name]:
+            del self._ready[key]
         for version, slot in self._slots[name].items():
             if slot.lifecycle.state is ModelState.READY and slot.model:
                 self._ready[name, version] = self._ready[name, ""] = slot.model
-            else:
-                self._ready.pop((name, version), None)
-
-    async def _load(self, slot: _Slot, pool: ThreadPoolExecutor) -> None:
-        entry, began = slot.entry, time.monotonic()
-        if entry.reason:
-            self._fail(slot, entry.reason)
-            return
-        try:
-            slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
-        except GatewayError as error:
-            self._fail(slot, error.message)
-        except Exception as error:  # noqa: BLE001 (a bug in one model's load must not keep the others from being served)
-            _log.exception("model %s version %s: loading failed unexpectedly", entry.name, entry.version)
-            self._fail(slot, f"loading failed unexpectedly ({type(error).__name__})")
-        else:
-            slot.lifecycle.to(ModelState.READY)
-            spec, instances = slot.model.spec, entry.config.instance_count
-            _log.info(
-                "model %s version %s is ready after %.2f s: %s, max_batch_size %d, %d instance%s",
-                *(spec.name, spec.version, time.monotonic() - began, spec.platform, spec.max_batch_size),
-                *(instances, "" if instances == 1 else "s"),
-            )
-
-    def _fail(self, slot: _Slot, reason: str) -> None:
-        slot.lifecycle.to(ModelState.UNAVAILABLE, reason)
-        _log.error("model %s%s cannot be served: %s", slot.entry.name, slot.entry.version and f" version {slot.entry.version}", reason)
 
     def _not_found(self, name: str, version: str) -> GatewayError:
         if version and not (version.isascii() and version.isdigit()):
@@ -169,12 +123,16 @@ class Registry:
             return NotFound(f"Request for unknown model: {quoted(name)} is not found")
         if not version:
             newest = _entry(list(slots.values())[-1])
+            if newest.is_unloaded:
+                return NotFound(f"Request for unknown model: {quoted(name)} has no available versions: it was unloaded")
             return ModelNotReady(f"{quoted(name)} has no available versions: {_state(newest)}")
         # A model that failed as a whole has one slot, without a version.
         slot = slots.get(version) or slots.get("")
         if slot is None:
             return NotFound(f"Request for unknown model: {quoted(name)} version {quoted(version, 20)} is not found")
         entry = _entry(slot)
+        if entry.is_unloaded:
+            return NotFound(f"Request for unknown model: {quoted(name)} version {version} is not found: it was unloaded")
         return ModelNotReady(f"{quoted(name)} version {version} is not at ready state: {_state(entry)}")
 
 
@@ -182,7 +140,7 @@ def _state(entry: ModelEntry) -> str:
     return f"{entry.state}, {entry.reason}" if entry.reason else entry.state
 
 
-def _entry(slot: _Slot) -> ModelEntry:
+def _entry(slot: Slot) -> ModelEntry:
     return ModelEntry(
         slot.entry.name, slot.entry.version, slot.lifecycle.state, slot.lifecycle.reason, slot.model.spec if slot.model else None
     )

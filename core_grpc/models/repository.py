@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core_grpc.backends import BACKENDS
-from core_grpc.errors import ModelLoadFailed, quoted
+from core_grpc.errors import ModelLoadFailed, NotFound, quoted
 from core_grpc.models.model_config import CONFIG_FILE, ModelConfig, model_config_from_file
+from core_grpc.models.overrides import LoadOverride
 from core_grpc.settings import SettingsError
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -58,6 +59,20 @@ def scan_repository(repository: Path) -> list[RepositoryEntry]:
     return [entry for child in models for entry in _entries(root, child)]
 
 
+def scan_model(repository: Path, name: str, override: LoadOverride | None = None) -> list[RepositoryEntry]:
+    """Every version of one model that is to be served; blocks on the disk.
+
+    Raises:
+        NotFound: the repository has no such model.
+    """
+    child = repository / name
+    # A name is looked up, never followed: it may not contain a separator, and ".." and "." are no models.
+    is_there = name not in ("", ".", "..") and "/" not in name and not name.startswith(".") and "\0" not in name and child.is_dir()
+    if not is_there:
+        raise NotFound(f"failed to load {quoted(name)}, failed to poll from model repository: it has no such model")
+    return list(_entries(repository.resolve(), child, override))
+
+
 def file_in_model(model_directory: Path, name: str) -> Path:
     """The file ``name`` of a model's own directory.
 
@@ -70,12 +85,13 @@ def file_in_model(model_directory: Path, name: str) -> Path:
     return path
 
 
-def _entries(root: Path, child: Path) -> Iterator[RepositoryEntry]:
+def _entries(root: Path, child: Path, override: LoadOverride | None = None) -> Iterator[RepositoryEntry]:
     name = child.name
     try:
         _check_name(name)
         model_directory = _inside(root, child)
         config = model_config_from_file(_inside(root, model_directory / CONFIG_FILE))
+        config = override.applied(config) if override else config
         versions = _served_versions(model_directory, config)
     except ModelLoadFailed as error:
         yield RepositoryEntry(name, "", error.message)

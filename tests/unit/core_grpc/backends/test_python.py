@@ -17,21 +17,18 @@ import pytest
 from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, InvalidArgument, ModelNotReady
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.registry import Registry
-from core_grpc.settings import ModelsSettings
 from core_grpc.types import Array, InferRequest
 from tests.support import python_models as models
 from tests.support.programs import descendants
+from tests.support.serving import Served
+from tests.support.serving import serving as loaded
 
 
 @asynccontextmanager
-async def serving(repository: Path) -> AsyncIterator[Registry]:
-    registry = Registry(repository, ModelsSettings())
-    await registry.load_all()
-    try:
+async def serving(repository: Path) -> AsyncIterator[Served]:
+    async with loaded(repository) as registry:
         yield registry
-    finally:
-        await registry.close()
-        assert not model_processes()
+    assert not model_processes()
 
 
 def model_processes() -> list[int]:
@@ -298,7 +295,7 @@ async def test_closing_ends_streams(tmp_path: Path) -> None:
         stream = model.stream(repeat([1, 2], 5000), 1, InferRequest("repeat_int32", "", {}))
         first = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0.05)
-        await model.close()
+        await registry.control.unload("repeat_int32")
         with pytest.raises(ModelNotReady):
             await first
         assert model.lifecycle.state is ModelState.UNAVAILABLE

@@ -7,8 +7,6 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +16,12 @@ from onnx import helper
 from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, InvalidArgument, ModelNotReady, NotFound
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.registry import ModelEntry, Registry
-from core_grpc.settings import ModelsSettings, SettingsError
+from core_grpc.settings import SettingsError
 from core_grpc.types import Array, Datatype, InferRequest
 from tests.support import models as fixtures
+from tests.support.serving import Served, serving
 
 FP32 = Datatype.FP32
-
-
-@asynccontextmanager
-async def serving(repository: Path, settings: ModelsSettings | None = None) -> AsyncIterator[Registry]:
-    registry = Registry(repository, settings or ModelsSettings())
-    await registry.load_all()
-    try:
-        yield registry
-    finally:
-        await registry.close()
 
 
 def row(*values: float) -> dict[str, Array]:
@@ -96,7 +85,7 @@ async def test_lookups(tmp_path: Path) -> None:
 
 async def test_repository_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no such directory"):
-        await Registry(tmp_path / "missing", ModelsSettings()).load_all()
+        await Served(tmp_path / "missing").control.load_all()
 
 
 @pytest.mark.parametrize("datatype", list(Datatype))
@@ -272,17 +261,17 @@ async def test_drain_and_close(tmp_path: Path) -> None:
         model = registry.find("slow")
         work = [asyncio.ensure_future(model.infer(row(i), 1, None)) for i in range(4)]
         await asyncio.sleep(0)
-        assert not await registry.drain(0.05)
-        assert await registry.drain(10)
+        assert not await registry.control.drain(0.05)
+        assert await registry.control.drain(10)
         assert all(task.done() and not task.exception() for task in work)
         last = [asyncio.ensure_future(model.infer(row(i), 1, None)) for i in range(3)]
         await asyncio.sleep(0.02)
-        await registry.close()
+        await registry.control.close()
         outcomes = await asyncio.gather(*last, return_exceptions=True)
         assert not isinstance(outcomes[0], BaseException), "what was executing is finished"
         assert all(isinstance(outcome, ModelNotReady) for outcome in outcomes[1:])
         assert entry_of(registry, "slow").state is ModelState.UNAVAILABLE
-        with pytest.raises(ModelNotReady, match="UNAVAILABLE, unloaded"):
+        with pytest.raises(ModelNotReady, match="UNAVAILABLE, the server has stopped"):
             registry.find("slow")
         with pytest.raises(ModelNotReady):
             await model.infer(row(1), 1, None)

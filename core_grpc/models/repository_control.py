@@ -1,0 +1,220 @@
+"""Loads and unloads the models of a repository: all at start, one at a time afterwards.
+
+A reload is whole or not at all: the new versions are read, started and warmed up beside the old ones, take their place in one step, and
+only then the old ones finish what they have and go. When one of them cannot be loaded, the old ones stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from core_grpc.errors import GatewayError, ModelLoadFailed, NotFound, ServerDraining, quoted
+from core_grpc.lifecycle import ModelState
+from core_grpc.models.loading import load_model
+from core_grpc.models.overrides import LoadOverride, written_files
+from core_grpc.models.registry import UNLOADED, Registry, Slot
+from core_grpc.models.repository import scan_model, scan_repository
+from core_grpc.settings import ModelsSettings
+
+_log = logging.getLogger(__name__)
+
+_LOADING_THREADS = 4
+_IDLE_POLL_S = 0.01
+
+
+class RepositoryControl:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(self, repository: Path, settings: ModelsSettings, registry: Registry, grace_s: float) -> None:
+        """``grace_s`` is how long a model that goes may take to finish its work."""
+        self._repository = repository
+        self._settings = settings
+        self._registry = registry
+        self._grace_s = grace_s
+        self._locks: dict[str, asyncio.Lock] = {}
+        """Loads and unloads of one model come one after the other; those of different models do not wait for each other."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def load_all(self) -> None:
+        """Loads every model of the repository, several at a time. A model that fails is UNAVAILABLE with a reason; the others are served.
+
+        Raises:
+            SettingsError: the repository cannot be read.
+        """
+        pool = ThreadPoolExecutor(min(_LOADING_THREADS, os.cpu_count() or 1), "model-loading")
+        try:
+            entries = await asyncio.get_running_loop().run_in_executor(pool, scan_repository, self._repository)
+            slots: dict[str, list[Slot]] = {}
+            for entry in entries:
+                slots.setdefault(entry.name, []).append(Slot(entry))
+            for name, of_model in slots.items():
+                self._registry.put(name, of_model)
+            await asyncio.gather(*(self._load(slot, pool) for of_model in slots.values() for slot in of_model))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def load(self, name: str, override: LoadOverride | None = None) -> None:
+        """Loads a model, or loads it anew, and returns when it answers.
+
+        Raises:
+            NotFound: the repository has no such model.
+            ModelLoadFailed: it cannot be served; what was served before still is.
+            ServerDraining: the server is going away.
+        """
+        await self._run(name, self._replace(name, override))
+
+    async def unload(self, name: str) -> None:
+        """Stops a model from taking work and returns when its accepted work is done and it is gone.
+
+        Raises:
+            NotFound: no such model.
+            ServerDraining: the server is going away.
+        """
+        if not self._registry.slots(name):
+            raise NotFound(f"failed to unload {quoted(name)}, no such model")
+        await self._run(name, self._unload(name))
+
+    async def close(self) -> None:
+        """Ends loads, closes every model; pending work fails, executing work is finished; idempotent."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(_close(slot, "the server has stopped") for slot in self._registry.all_slots()))
+
+    async def drain(self, grace_s: float) -> bool:
+        """Waits until no model has work left, at most ``grace_s`` seconds; whether that was enough."""
+        models = [slot.model for slot in self._registry.all_slots() if slot.model]
+        try:
+            await asyncio.wait_for(asyncio.gather(*(model.drain() for model in models)), grace_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """In a task of its own: a caller who leaves does not leave a model half loaded."""
+        task = asyncio.create_task(self._one_at_a_time(name, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ServerDraining("the server is shutting down") from None
+            raise
+
+    async def _one_at_a_time(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with self._locks.setdefault(name, asyncio.Lock()):
+                if self._is_closed:
+                    raise ServerDraining("the server is shutting down")
+                await work
+        finally:
+            work.close()
+
+    async def _replace(self, name: str, override: LoadOverride | None) -> None:
+        pool = ThreadPoolExecutor(1, "model-loading")
+        try:
+            slots = await asyncio.get_running_loop().run_in_executor(pool, self._scanned, name, override)
+            if not any(slot.lifecycle.state is ModelState.READY for slot in self._registry.slots(name)):
+                # Nothing answers to the name: the index may show what is coming.
+                await _retire(self._registry.put(name, slots), 0.0)
+            await self._load_slots(name, slots, pool)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        if (replaced := self._registry.slots(name)) != list(slots):
+            replaced = self._registry.put(name, slots)
+            await _retire(replaced, self._grace_s)
+
+    def _scanned(self, name: str, override: LoadOverride | None) -> list[Slot]:
+        files = written_files(name, override.files) if override and override.files else None
+        try:
+            return [Slot(entry, files) for entry in scan_model(files or self._repository, name, override)]
+        except BaseException:
+            _remove(files)
+            raise
+
+    async def _load_slots(self, name: str, slots: Sequence[Slot], pool: ThreadPoolExecutor) -> None:
+        """Raises ModelLoadFailed where one cannot be loaded; the others are closed again then."""
+        try:
+            await asyncio.gather(*(self._load(slot, pool) for slot in slots))
+            self._check_loaded(name, slots)
+        except BaseException:
+            await asyncio.gather(*(_close(slot) for slot in slots))
+            raise
+
+    def _check_loaded(self, name: str, slots: Sequence[Slot]) -> None:
+        failed = [slot for slot in slots if slot.lifecycle.state is not ModelState.READY]
+        if not failed:
+            return
+        of_version = [(f"version {slot.entry.version}: " if slot.entry.version else "", slot.lifecycle.reason) for slot in failed]
+        reasons = "; ".join(f"{version}{reason}" for version, reason in of_version)
+        for slot in self._registry.slots(name):
+            if slot not in slots:
+                slot.lifecycle.reason = f"the last load failed: {reasons}"
+        raise ModelLoadFailed(f"failed to load {quoted(name)}, {reasons}")
+
+    async def _load(self, slot: Slot, pool: ThreadPoolExecutor) -> None:
+        """Makes the slot READY, or UNAVAILABLE with a reason."""
+        entry, began = slot.entry, time.monotonic()
+        if entry.reason:
+            _fail(slot, entry.reason)
+            return
+        try:
+            slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
+        except GatewayError as error:
+            _fail(slot, error.message)
+        except Exception as error:  # noqa: BLE001 (a bug in one model's load must not keep the others from being served)
+            _log.exception("model %s version %s: loading failed unexpectedly", entry.name, entry.version)
+            _fail(slot, f"loading failed unexpectedly ({type(error).__name__})")
+        else:
+            slot.lifecycle.to(ModelState.READY)
+            spec, instances = slot.model.spec, entry.config.instance_count
+            _log.info(
+                "model %s version %s is ready after %.2f s: %s, max_batch_size %d, %d instance%s",
+                *(spec.name, spec.version, time.monotonic() - began, spec.platform, spec.max_batch_size),
+                *(instances, "" if instances == 1 else "s"),
+            )
+
+    async def _unload(self, name: str) -> None:
+        await _retire(self._registry.slots(name), self._grace_s)
+        _log.info("model %s is unloaded", name)
+
+
+async def _retire(slots: Sequence[Slot], grace_s: float) -> None:
+    """Takes versions out of service: no new work, accepted work is finished, then they are closed."""
+    for slot in slots:
+        if slot.lifecycle.state is ModelState.READY:
+            slot.lifecycle.to(ModelState.UNLOADING)
+    ends = time.monotonic() + grace_s
+    while any(slot.model and slot.model.users for slot in slots) and time.monotonic() < ends:  # noqa: ASYNC110 (nobody tells)
+        await asyncio.sleep(_IDLE_POLL_S)
+    await asyncio.gather(*(_close(slot) for slot in slots))
+
+
+async def _close(slot: Slot, reason: str = UNLOADED) -> None:
+    if slot.model:
+        await slot.model.close()
+        slot.model = None
+    if slot.lifecycle.state is ModelState.UNLOADING:
+        slot.lifecycle.to(ModelState.UNAVAILABLE, reason)
+    _remove(slot.files)
+
+
+def _remove(files: Path | None) -> None:
+    if files is not None:
+        shutil.rmtree(files, ignore_errors=True)
+
+
+def _fail(slot: Slot, reason: str) -> None:
+    slot.lifecycle.to(ModelState.UNAVAILABLE, reason)
+    _log.error("model %s%s cannot be served: %s", slot.entry.name, slot.entry.version and f" version {slot.entry.version}", reason)

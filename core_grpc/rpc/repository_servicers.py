@@ -1,0 +1,124 @@
+"""Loading and unloading models on request, by every door. Whether a door may is decided at the edge and by ``models.control``."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Mapping
+
+from google.api.httpbody_pb2 import HttpBody
+
+from core_grpc.data_plane import DataPlane
+from core_grpc.errors import InvalidArgument, Unsupported, quoted
+from core_grpc.lifecycle import ModelState
+from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.override_codec import decode_override
+from core_grpc.rpc.rest_answers import JSON_TYPE
+from core_grpc.rpc.rest_json import kind_of, members, parse_document
+from core_grpc.rpc.tensorgate_codec import encode_model
+from core_grpc.settings import LimitsSettings
+from protos.inference import grpc_service_pb2 as pb
+from protos.tensorgate.rest.v1 import rest_pb2
+from protos.tensorgate.v1 import inference_pb2
+
+
+class RepositoryServicer:
+    """Of ``inference.GRPCInferenceService``."""
+
+    def __init__(self, data_plane: DataPlane) -> None:
+        self._data_plane = data_plane
+
+    async def RepositoryModelLoad(self, request: pb.RepositoryModelLoadRequest, _context: RpcContext) -> pb.RepositoryModelLoadResponse:
+        """Loads a model, or loads it anew."""
+        _check_repository(request.repository_name)
+        await self._data_plane.load(request.model_name, decode_override(request.model_name, _values(request.parameters)))
+        return pb.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(
+        self, request: pb.RepositoryModelUnloadRequest, _context: RpcContext
+    ) -> pb.RepositoryModelUnloadResponse:
+        """Unloads a model."""
+        _check_repository(request.repository_name)
+        _check_unload(_values(request.parameters))
+        await self._data_plane.unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+
+class RestRepositoryServicer:
+    """Of ``tensorgate.rest.v1.Rest``."""
+
+    def __init__(self, data_plane: DataPlane, limits: LimitsSettings) -> None:
+        self._data_plane = data_plane
+        self._limits = limits
+
+    async def RepositoryModelLoad(self, request: rest_pb2.RestBodyRequest, _context: RpcContext) -> HttpBody:
+        """Loads a model, or loads it anew."""
+        parameters = {key: _load_value(key, value) for key, value in self._parameters(request).items()}
+        await self._data_plane.load(request.model, decode_override(request.model, parameters))
+        return _done()
+
+    async def RepositoryModelUnload(self, request: rest_pb2.RestBodyRequest, _context: RpcContext) -> HttpBody:
+        """Unloads a model."""
+        _check_unload(self._parameters(request))
+        await self._data_plane.unload(request.model)
+        return _done()
+
+    def _parameters(self, request: rest_pb2.RestBodyRequest) -> Mapping[str, object]:
+        if not request.body.data.strip():
+            return {}
+        return members(parse_document(request.body.data, self._limits).root.get("parameters", {}), "parameters")
+
+
+class TensorgateRepositoryServicer:
+    """Of ``tensorgate.v1.InferenceService``."""
+
+    def __init__(self, data_plane: DataPlane) -> None:
+        self._data_plane = data_plane
+
+    async def LoadModel(self, request: inference_pb2.LoadModelRequest, _context: RpcContext) -> inference_pb2.LoadModelResponse:
+        """Loads a model, or loads it anew."""
+        await self._data_plane.load(request.model)
+        entries = [entry for entry in self._data_plane.models() if entry.name == request.model and entry.state is ModelState.READY]
+        return inference_pb2.LoadModelResponse(models=map(encode_model, entries))
+
+    async def UnloadModel(self, request: inference_pb2.UnloadModelRequest, _context: RpcContext) -> inference_pb2.UnloadModelResponse:
+        """Unloads a model."""
+        await self._data_plane.unload(request.model)
+        return inference_pb2.UnloadModelResponse()
+
+
+def _check_repository(name: str) -> None:
+    if name:
+        raise Unsupported(f"repository {quoted(name)}: this server has one repository, which has no name")
+
+
+def _values(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> dict[str, str | bytes | bool | int]:
+    values: dict[str, str | bytes | bool | int] = {}
+    for key, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if choice is None:
+            raise InvalidArgument(f"parameter {quoted(key)} has no value")
+        values[key] = getattr(parameter, choice)
+    return values
+
+
+def _load_value(key: str, value: object) -> str | bytes:
+    """A parameter of a REST load: text, with files in base64."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"parameter {quoted(key)}: wanted a string, got {kind_of(value)}")
+    if not key.startswith("file:"):
+        return value
+    try:
+        return binascii.a2b_base64(value, strict_mode=True)
+    except ValueError:
+        raise InvalidArgument(f"parameter {quoted(key)}: wanted standard base64 with padding, got something else") from None
+
+
+def _check_unload(parameters: Mapping[str, object]) -> None:
+    """``unload_dependents`` changes nothing: no model here depends on another."""
+    for key, value in parameters.items():
+        if key != "unload_dependents" or not isinstance(value, bool):
+            raise InvalidArgument(f"parameter {quoted(key)}: wanted unload_dependents, true or false")
+
+
+def _done() -> HttpBody:
+    return HttpBody(content_type=JSON_TYPE, data=b"{}")

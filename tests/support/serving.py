@@ -1,0 +1,30 @@
+"""A repository loaded in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from core_grpc.models.registry import Registry
+from core_grpc.models.repository_control import RepositoryControl
+from core_grpc.settings import ModelsSettings
+
+
+class Served(Registry):
+    """A registry with what loads its models."""
+
+    def __init__(self, repository: Path, settings: ModelsSettings | None = None) -> None:
+        super().__init__()
+        self.control = RepositoryControl(repository, settings or ModelsSettings(), self, grace_s=10.0)
+
+
+@asynccontextmanager
+async def serving(repository: Path, settings: ModelsSettings | None = None) -> AsyncIterator[Served]:
+    """Loaded until the end of the block."""
+    served = Served(repository, settings)
+    await served.control.load_all()
+    try:
+        yield served
+    finally:
+        await served.control.close()
