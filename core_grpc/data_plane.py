@@ -31,6 +31,7 @@ from core_grpc.models.overrides import LoadOverride
 from core_grpc.models.registry import ModelEntry, Registry
 from core_grpc.models.repository_control import RepositoryControl
 from core_grpc.models.statistics import ModelStatistics, watched_stream
+from core_grpc.processing.classification import class_count, classified
 from core_grpc.processing.images import ImagePreprocessing, preprocess_image
 from core_grpc.request_checks import check_inputs, check_rows, wanted_outputs
 from core_grpc.settings import NodeSettings
@@ -38,6 +39,7 @@ from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ModelS
 from core_grpc.version import __version__
 
 EXTENSIONS = (
+    "classification",
     "model_repository",
     "model_repository(unload_dependents)",
     "model_configuration",
@@ -46,6 +48,8 @@ EXTENSIONS = (
     "statistics",
 )
 """The protocol extensions that are offered: only what is built."""
+SHARED_MEMORY_EXTENSIONS = ("system_shared_memory", "cuda_shared_memory")
+"""Offered where the setting server.shared_memory allows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,8 @@ class DataPlane:
 
     def server_metadata(self) -> ServerMetadata:
         """The server's name, version and extensions."""
-        return ServerMetadata(self._settings.server.name, __version__, EXTENSIONS)
+        extensions = (*EXTENSIONS, *SHARED_MEMORY_EXTENSIONS) if self._settings.server.shared_memory else EXTENSIONS
+        return ServerMetadata(self._settings.server.name, __version__, extensions)
 
     def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
         """A model's versions (all that are ready, or the one asked for), platform, inputs and outputs.
@@ -193,7 +198,7 @@ class DataPlane:
         began = time.monotonic()
         model.users += 1
         try:
-            names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
+            names = _wanted_outputs(model, request)
             inputs, preprocess_s = request.inputs, 0.0
             if model.preprocessing:
                 inputs, preprocess_s = await self._preprocessed(model, inputs)
@@ -220,7 +225,7 @@ class DataPlane:
             yield await self.infer(request)
             return
         with _using(model), watched_stream(model.statistics) as watch:
-            names = wanted_outputs(model.spec, request.outputs) if request.outputs else model.output_datatypes
+            names = _wanted_outputs(model, request)
             inputs, preprocess_s = request.inputs, 0.0
             if model.preprocessing:
                 inputs, preprocess_s = await self._preprocessed(model, inputs)
@@ -336,6 +341,24 @@ class DataPlane:
         return Tensor(datatype, np.stack(rows))
 
 
+def _wanted_outputs(model: Model, request: InferRequest) -> Iterable[str]:
+    """Names of the outputs to answer; what is asked of them is checked before anything runs."""
+    if not request.outputs:
+        return model.output_datatypes
+    names = wanted_outputs(model.spec, request.outputs)
+    for output in request.outputs:
+        class_count(output.name, output.parameters, model.spec)
+    return names
+
+
+def _with_classes(spec: ModelSpec, request: InferRequest, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    for output in request.outputs:
+        if output.name in outputs and (count := class_count(output.name, output.parameters, spec)):
+            labels = next(item.labels for item in spec.outputs if item.name == output.name)
+            outputs[output.name] = classified(outputs[output.name], labels, count, has_batch_dimension=spec.max_batch_size > 0)
+    return outputs
+
+
 @contextmanager
 def _using(model: Model) -> Iterator[None]:
     model.users += 1
@@ -347,5 +370,7 @@ def _using(model: Model) -> Iterator[None]:
 
 def _response(model: Model, request: InferRequest, names: Iterable[str], execution: Execution, preprocess_s: float) -> InferResponse:
     outputs = {name: Tensor(model.output_datatypes[name], execution.outputs[name]) for name in names if name in execution.outputs}
+    if request.outputs:
+        outputs = _with_classes(model.spec, request, outputs)
     timing = Timing(preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows)
     return InferResponse(model.spec.name, model.spec.version, request.id, outputs, timing)

@@ -32,9 +32,11 @@ from core_grpc.rpc.methods import RpcMethod, method_table, methods_from_servicer
 from core_grpc.rpc.reflection import ReflectionServicer, reflection_services
 from core_grpc.rpc.repository_servicers import RepositoryServicer, RestRepositoryServicer, TensorgateRepositoryServicer
 from core_grpc.rpc.rest_servicer import RestServicer
+from core_grpc.rpc.shared_memory_servicers import RestSharedMemoryServicer, SharedMemoryServicer
 from core_grpc.rpc.short_servicers import ModelServicer, TrtServicer
 from core_grpc.rpc.tensorgate_servicer import TensorgateServicer
 from core_grpc.settings import NodeSettings, SettingsError
+from core_grpc.shared_memory.regions import SharedMemory
 from protos.inference import grpc_service_pb2, model_service_pb2
 from protos.tensorgate.rest.v1 import rest_pb2
 from protos.tensorgate.v1 import inference_pb2
@@ -59,6 +61,7 @@ class Node:
         self.lifecycle: Lifecycle[ServerState] = Lifecycle(SERVER_STEPS, ServerState.STARTING)
         self.processing_pool = ThreadPoolExecutor(settings.threads.processing, thread_name_prefix="processing")
         registry = Registry()
+        self._memory = SharedMemory(is_allowed=settings.server.shared_memory)
         self._control = RepositoryControl(_repository(settings), settings.models, registry, settings.drain.grace_s)
         self.data_plane = DataPlane(registry, self._control, self.lifecycle, settings, self.processing_pool)
         self.methods: Mapping[str, RpcMethod] = self._method_table()
@@ -90,6 +93,7 @@ class Node:
         while active_calls() and time.monotonic() < ends:  # noqa: ASYNC110  # The transport counts; it has nobody to tell.
             await asyncio.sleep(_POLL_S)
         await self._control.close()
+        self._memory.close()
         self.processing_pool.shutdown(wait=False, cancel_futures=True)
         notify("X_DRAINED=1", "STATUS=drained")
 
@@ -111,19 +115,21 @@ class Node:
         servicers: list[tuple[ServiceDescriptor, *tuple[object, ...]]] = [
             (
                 _service(grpc_service_pb2, "GRPCInferenceService"),
-                InferenceServicer(plane, limits),
+                InferenceServicer(plane, limits, self._memory),
                 IntrospectionServicer(plane),
                 RepositoryServicer(plane),
+                SharedMemoryServicer(self._memory),
             ),
             (_service(model_service_pb2, "ModelService"), ModelServicer(plane, limits)),
             (_service(trt_pb2, "InferenceService"), TrtServicer(plane, limits)),
             (_service(inference_pb2, "InferenceService"), TensorgateServicer(plane, limits), TensorgateRepositoryServicer(plane)),
             (
                 _service(rest_pb2, "Rest"),
-                RestServicer(plane, self.settings, self.processing_pool),
+                RestServicer(plane, self.settings, self.processing_pool, self._memory),
                 GenerateServicer(plane, limits),
                 RestIntrospectionServicer(plane, limits),
                 RestRepositoryServicer(plane, limits),
+                RestSharedMemoryServicer(self._memory, limits),
             ),
         ]
         health = _service(health_pb2, "Health")

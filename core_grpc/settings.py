@@ -50,6 +50,9 @@ class ServerSettings:
     """How much is logged."""
     reflection: bool = True
     """Offer gRPC server reflection on the node's own listener. Never offered to callers who come through the edge."""
+    shared_memory: bool = False
+    """Let callers on this machine register shared memory and leave tensors there. They then make the server read and write what they
+    name in /dev/shm, so it is for callers who are trusted with that."""
     so_reuseport: bool = False
     """grpcio transport only: let several processes share the port."""
     strict_readiness: bool = False

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -86,11 +86,24 @@ class Tensor(NamedTuple):
 ParameterValue: TypeAlias = bool | int | float | str
 
 
+class Place(Protocol):
+    """Where an output is written instead of being sent: a part of shared memory."""
+
+    def write(self, data: bytes) -> None:
+        """Writes the output's raw form."""
+        ...
+
+    def release(self) -> None:
+        """Lets go of the memory; nothing more will be written."""
+        ...
+
+
 class RequestedOutput(NamedTuple):
     """An output that the caller named, with its parameters (`binary_data`, `classification`, …)."""
 
     name: str
     parameters: Mapping[str, ParameterValue] = _NONE
+    place: Place | None = None
 
 
 class InferRequest(NamedTuple):

@@ -23,10 +23,11 @@ LEAVES = frozenset({"errors", "types", "settings", "lifecycle", "observability",
 PARTS: Mapping[str, frozenset[str]] = {
     # Part of the core: the other parts it may import, beside the leaves. Read it from the outside in.
     "__main__": frozenset({"server", "transports", "process_control"}),
-    "server": frozenset({"transports", "rpc", "data_plane", "models", "process_control"}),
+    "server": frozenset({"transports", "rpc", "data_plane", "models", "process_control", "shared_memory"}),
     "process_control": frozenset(),
     "transports": frozenset({"rpc"}),
-    "rpc": frozenset({"data_plane", "request_checks", "processing"}),
+    "rpc": frozenset({"data_plane", "request_checks", "processing", "shared_memory"}),
+    "shared_memory": frozenset(),
     "data_plane": frozenset({"models", "request_checks", "processing"}),
     "request_checks": frozenset(),
     "models": frozenset({"scheduler", "backends", "pipelines", "processing"}),
@@ -65,7 +66,8 @@ FENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
         "protobuf stops at the codec: the core's own types are core_grpc/types.py",
     ),
     (("onnxruntime",), ("core_grpc.backends.onnxruntime",), "an engine is imported by its backend only, when a model needs it"),
-    (("tensorrt", "tensorrt_rtx", "cuda"), ("core_grpc.backends.tensorrt",), "an engine is imported by its backend only"),
+    (("tensorrt", "tensorrt_rtx"), ("core_grpc.backends.tensorrt",), "an engine is imported by its backend only"),
+    (("cuda",), ("core_grpc.backends.tensorrt", "core_grpc.shared_memory.cuda"), "CUDA is imported where memory on a GPU is used"),
     (
         ("fastapi", "starlette", "pydantic", "pydantic_settings", "uvicorn"),
         ("rest_facade",),

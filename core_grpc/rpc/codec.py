@@ -1,7 +1,8 @@
 """Open Inference Protocol messages to and from the core's types: protobuf stops here.
 
-An input's values come from exactly one place: the next entry of ``raw_input_contents``, or its own typed ``contents``; never both in
-one request. Answers always use ``raw_output_contents``, one entry for each output in order: stock clients read nothing else.
+An input's values come from exactly one place: a region of shared memory, the next entry of ``raw_input_contents``, or its own typed
+``contents``; never the last two in one request. Answers always use ``raw_output_contents``, one entry for each output in order, empty for
+outputs in shared memory: stock clients read nothing else.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from google.protobuf.message import Message
-
-from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported, quoted
+from core_grpc.errors import InvalidArgument, InvalidTensor, quoted
 from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape, raw_from_array
 from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.typed_values import array_from_values
+from core_grpc.shared_memory.regions import BYTE_SIZE, REGION, SharedMemory
 from core_grpc.types import Datatype, InferRequest, InferResponse, ParameterValue, RequestedOutput, Tensor
 from protos.inference import grpc_service_pb2 as pb
 
@@ -34,31 +34,42 @@ CONTENTS_FIELDS: Mapping[Datatype, str] = {
 }
 """The typed field of each datatype; FP16 and BF16 have none and travel raw."""
 
+_NO_PLACES: Mapping[str, RequestedOutput] = {}
 _PARAMETER_FIELDS: Mapping[type, str] = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 
 
-def decode_infer_request(message: pb.ModelInferRequest, deadline: float | None, max_dimensions: int) -> InferRequest:
+def decode_infer_request(message: pb.ModelInferRequest, deadline: float | None, max_dimensions: int, memory: SharedMemory) -> InferRequest:
     """The request in the core's types; arrays are views of the message's bytes where the datatype allows.
 
     Raises:
         InvalidArgument, InvalidTensor: the message contradicts itself or the protocol.
-        Unsupported: it asks for an extension that is not offered.
+        Unsupported, NotFound: it names shared memory, which is not allowed or not registered.
     """
-    inputs = _decode_inputs(message, max_dimensions)
+    inputs = _decode_inputs(message, max_dimensions, memory)
     parameters: dict[str, ParameterValue] = {}
     if message.parameters:
         parameters = decode_parameters("the request", message.parameters)
         check_parameters(parameters)
-    outputs = tuple(_decode_output(item) for item in message.outputs) if message.outputs else ()
+    outputs = memory.with_places(tuple(_decode_output(item) for item in message.outputs)) if message.outputs else ()
     return InferRequest(message.model_name, message.model_version, inputs, message.id, outputs, parameters, deadline)
 
 
-def encode_infer_response(response: InferResponse) -> pb.ModelInferResponse:
-    """The answer as a message."""
+def encode_infer_response(response: InferResponse, requested: tuple[RequestedOutput, ...] = ()) -> pb.ModelInferResponse:
+    """The answer as a message. Outputs that are ``requested`` in shared memory are written there, and their entry is empty.
+
+    Raises:
+        InvalidArgument: an output does not fit its place in shared memory.
+    """
+    places = {output.name: output for output in requested if output.place is not None} if requested else _NO_PLACES
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=response.model_version, id=response.id)
     for name, tensor in response.outputs.items():
-        message.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.array.shape)
-        message.raw_output_contents.append(raw_from_array(tensor.array))
+        output = message.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.array.shape)
+        raw = raw_from_array(tensor.array)
+        if name in places and (place := places[name].place) is not None:
+            place.write(raw)
+            _encode_parameters(output.parameters, {**places[name].parameters, BYTE_SIZE: len(raw)})
+            raw = b""
+        message.raw_output_contents.append(raw)
     if response.parameters:
         _encode_parameters(message.parameters, response.parameters)
     return message
@@ -85,28 +96,45 @@ def _encode_parameters(message: Any, parameters: Mapping[str, ParameterValue]) -
         setattr(message[key], field, value)
 
 
-def _decode_inputs(message: pb.ModelInferRequest, max_dimensions: int) -> dict[str, Tensor]:
+def _decode_inputs(message: pb.ModelInferRequest, max_dimensions: int, memory: SharedMemory) -> dict[str, Tensor]:
     raw = message.raw_input_contents
-    if raw and len(raw) != len(message.inputs):
-        for item in message.inputs:
-            _refuse_contents_beside_raw(message, item)
-        raise InvalidArgument(f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs: wanted one for each")
+    if raw:
+        _check_raw_count(message)
     inputs: dict[str, Tensor] = {}
-    for position, item in enumerate(message.inputs):
+    position = 0
+    for item in message.inputs:
         name = item.name
         if name in inputs:
             raise InvalidArgument(f"input {quoted(name)} is given twice")
-        if item.parameters:
-            _refuse_shared_memory("input", name, item.parameters)
         datatype = checked_datatype(name, item.datatype)
         shape = checked_shape(name, item.shape, max_dimensions)
-        if raw:
+        if item.parameters and REGION in item.parameters:
+            array = array_from_raw(name, datatype, shape, _shared_bytes(message, item, memory))
+        elif raw:
             _refuse_contents_beside_raw(message, item)
             array = array_from_raw(name, datatype, shape, raw[position])
+            position += 1
         else:
             array = array_from_values(name, datatype, shape, _typed_values(item, datatype))
         inputs[name] = Tensor(datatype, array)
     return inputs
+
+
+def _check_raw_count(message: pb.ModelInferRequest) -> None:
+    """There is a raw entry for each input that is not in shared memory."""
+    wanted = sum(REGION not in item.parameters for item in message.inputs)
+    if len(message.raw_input_contents) == wanted:
+        return
+    for item in message.inputs:
+        _refuse_contents_beside_raw(message, item)
+    raise InvalidArgument(f"raw_input_contents has {len(message.raw_input_contents)} entries for {wanted} inputs: wanted one for each")
+
+
+def _shared_bytes(message: pb.ModelInferRequest, item: pb.ModelInferRequest.InferInputTensor, memory: SharedMemory) -> bytes:
+    where = f"input {quoted(item.name)}"
+    if item.HasField("contents"):
+        raise InvalidTensor(f"{where} for model {quoted(message.model_name)} has both contents and a shared memory region")
+    return memory.read_input(where, decode_parameters(where, item.parameters))
 
 
 def _typed_values(item: pb.ModelInferRequest.InferInputTensor, datatype: Datatype) -> Sequence[Any]:
@@ -137,13 +165,5 @@ def _refuse_contents_beside_raw(message: pb.ModelInferRequest, item: pb.ModelInf
 
 
 def _decode_output(item: pb.ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
-    _refuse_shared_memory("output", item.name, item.parameters)
     parameters = decode_parameters(f"output {quoted(item.name)}", item.parameters)
-    if parameters.get("classification"):
-        raise Unsupported(f"output {quoted(item.name)}: the classification extension is not offered")
     return RequestedOutput(item.name, parameters)
-
-
-def _refuse_shared_memory(kind: str, name: str, parameters: Mapping[str, Message]) -> None:
-    if "shared_memory_region" in parameters:
-        raise Unsupported(f"{kind} {quoted(name)}: the shared memory extensions are not offered")

@@ -10,6 +10,7 @@ from core_grpc.rpc.codec import decode_infer_request, encode_infer_response
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.model_stream import model_stream
 from core_grpc.settings import LimitsSettings
+from core_grpc.shared_memory.regions import SharedMemory, release_places
 from core_grpc.types import TensorSpec
 from protos.inference import grpc_service_pb2 as pb
 
@@ -17,10 +18,10 @@ from protos.inference import grpc_service_pb2 as pb
 class InferenceServicer:
     """The Open Inference Protocol. RPCs without a method here answer UNIMPLEMENTED."""
 
-    def __init__(self, data_plane: DataPlane, limits: LimitsSettings) -> None:
+    def __init__(self, data_plane: DataPlane, limits: LimitsSettings, memory: SharedMemory) -> None:
         self._data_plane = data_plane
         self._limits = limits
-        self._max_dimensions = limits.max_tensor_dimensions
+        self._memory = memory
 
     async def ServerLive(self, _request: pb.ServerLiveRequest, _context: RpcContext) -> pb.ServerLiveResponse:
         """Whether the server is alive."""
@@ -55,14 +56,19 @@ class InferenceServicer:
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: RpcContext) -> pb.ModelInferResponse:
         """One inference."""
-        decoded = decode_infer_request(request, context.deadline, self._max_dimensions)
-        return encode_infer_response(await self._data_plane.infer(decoded))
+        decoded = decode_infer_request(request, context.deadline, self._limits.max_tensor_dimensions, self._memory)
+        if not decoded.outputs:
+            return encode_infer_response(await self._data_plane.infer(decoded))
+        try:
+            return encode_infer_response(await self._data_plane.infer(decoded), decoded.outputs)
+        finally:
+            release_places(decoded.outputs)
 
     def ModelStreamInfer(
         self, requests: AsyncIterator[pb.ModelInferRequest], context: RpcContext
     ) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
         """Any number of requests and answers on one stream."""
-        return model_stream(self._data_plane, self._limits, requests, context)
+        return model_stream(self._data_plane, self._limits, self._memory, requests, context)
 
 
 def _tensor_metadata(specs: Sequence[TensorSpec]) -> list[pb.ModelMetadataResponse.TensorMetadata]:

@@ -19,6 +19,7 @@ from core_grpc.rpc.interceptors import failure_of
 from core_grpc.rpc.interleave import Interleaver
 from core_grpc.rpc.request_parameters import EMPTY_FINAL
 from core_grpc.settings import LimitsSettings
+from core_grpc.shared_memory.regions import SharedMemory, release_places
 from core_grpc.types import InferRequest
 from protos.inference import grpc_service_pb2 as pb
 
@@ -30,7 +31,11 @@ _PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 async def model_stream(
-    data_plane: DataPlane, limits: LimitsSettings, requests: AsyncIterator[pb.ModelInferRequest], context: RpcContext
+    data_plane: DataPlane,
+    limits: LimitsSettings,
+    memory: SharedMemory,
+    requests: AsyncIterator[pb.ModelInferRequest],
+    context: RpcContext,
 ) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
     """The answers of one stream.
 
@@ -38,7 +43,7 @@ async def model_stream(
         ServerDraining: the server is going away; what was read is answered.
         RpcFailure: a request failed and the caller wants that as the RPC's status.
     """
-    stream = _ModelStream(data_plane, limits.max_tensor_dimensions, context)
+    stream = _ModelStream(data_plane, limits.max_tensor_dimensions, memory, context)
     interleaver = Interleaver(stream.respond, stream.is_ordered, limits.max_stream_requests)
     with data_plane.on_stop_accepting(interleaver.stop):
         async with aclosing(interleaver.run(requests)) as answers:
@@ -47,9 +52,10 @@ async def model_stream(
 
 
 class _ModelStream:
-    def __init__(self, data_plane: DataPlane, max_dimensions: int, context: RpcContext) -> None:
+    def __init__(self, data_plane: DataPlane, max_dimensions: int, memory: SharedMemory, context: RpcContext) -> None:
         self._data_plane = data_plane
         self._max_dimensions = max_dimensions
+        self._memory = memory
         self._context = context
         self._has_status_errors = context.metadata.get(STATUS_ERRORS, "").lower() == "true"
 
@@ -57,11 +63,13 @@ class _ModelStream:
         return not self._data_plane.is_decoupled(request.model_name, request.model_version)
 
     async def respond(self, request: pb.ModelInferRequest) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
+        decoded: InferRequest | None = None
         try:
-            decoded = decode_infer_request(request, self._context.deadline, self._max_dimensions)
+            decoded = decode_infer_request(request, self._context.deadline, self._max_dimensions, self._memory)
             if self.is_ordered(request):
                 response = await self._data_plane.infer(decoded)
-                yield pb.ModelStreamInferResponse(infer_response=_final(encode_infer_response(response), is_final=True))
+                encoded = encode_infer_response(response, decoded.outputs)
+                yield pb.ModelStreamInferResponse(infer_response=_final(encoded, is_final=True))
                 return
             async with aclosing(self._decoupled(decoded)) as answers:
                 async for answer in answers:
@@ -72,11 +80,14 @@ class _ModelStream:
                 raise failure from error
             failed = pb.ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
             yield pb.ModelStreamInferResponse(error_message=failure.message, infer_response=_final(failed, is_final=True))
+        finally:
+            if decoded:
+                release_places(decoded.outputs)
 
     async def _decoupled(self, request: InferRequest) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
         async with aclosing(self._data_plane.stream(request)) as responses:
             async for response in responses:
-                yield pb.ModelStreamInferResponse(infer_response=_final(encode_infer_response(response), is_final=False))
+                yield pb.ModelStreamInferResponse(infer_response=_final(encode_infer_response(response, request.outputs), is_final=False))
         if request.parameters.get(EMPTY_FINAL):
             spec = self._data_plane.spec(request.model_name, request.model_version)
             empty = pb.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=request.id)

@@ -19,6 +19,7 @@ import orjson
 from core_grpc.errors import InvalidArgument, quoted
 from core_grpc.rpc.raw_tensors import raw_from_array
 from core_grpc.rpc.rest_numbers import FLOATS
+from core_grpc.shared_memory.regions import BYTE_SIZE
 from core_grpc.types import Array, Datatype, InferRequest, InferResponse
 
 JSON_TYPE = "application/json"
@@ -68,19 +69,26 @@ def json_body(answer: Mapping[str, Any]) -> RestBody:
 def _encoded(response: InferResponse, request: InferRequest, json_from: Callable[[str, Datatype, Array], Any]) -> tuple[bytes, list[bytes]]:
     """The JSON, and the raw tensors behind it."""
     binary = binary_outputs(response, request)
+    places = {output.name: output for output in request.outputs if output.place is not None}
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
     for name, tensor in response.outputs.items():
         encoded: dict[str, Any] = {"name": name, "datatype": tensor.datatype.value, "shape": tensor.array.shape}
-        if name in binary:
+        if (place := places.get(name)) is not None and place.place is not None:
+            shared = raw_from_array(tensor.array)
+            place.place.write(shared)
+            encoded["parameters"] = dict[str, Any]({**place.parameters, BYTE_SIZE: len(shared)})
+        elif name in binary:
             raw.append(raw_from_array(tensor.array))
             encoded["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
             encoded["data"] = json_from(name, tensor.datatype, tensor.array.reshape(-1))
         outputs.append(encoded)
-    answer = {"model_name": response.model_name, "model_version": response.model_version, "outputs": outputs}
+    answer: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version, "outputs": outputs}
     if response.id:
         answer["id"] = response.id
+    if response.parameters:
+        answer["parameters"] = dict(response.parameters)
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), raw
 
 

@@ -1,17 +1,16 @@
 """Request bodies of the Open Inference Protocol's REST form to the core's types; ``rest_answers.py`` is the way back.
 
 Fields that nobody reads are refused by name, at the top and in each tensor; parameters are open, but those the protocol knows are checked.
-An optional field that is null counts as absent. ``shared_memory_region`` and ``classification`` are refused as not offered. A BYTES
-input with the parameter ``"content_type": "base64"`` has base64 for data. Checks against the model are the data plane's; here a body
-only has to agree with itself.
+An optional field that is null counts as absent. A BYTES input with the parameter ``"content_type": "base64"`` has base64 for data. Checks
+against the model are the data plane's; here a body only has to agree with itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported, quoted
+from core_grpc.errors import InvalidArgument, InvalidTensor, quoted
 from core_grpc.rpc.raw_tensors import array_from_raw, bytes_array, checked_datatype, checked_shape
 from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.rest_binary import BinaryTail, json_length, raw_binary_input
@@ -19,9 +18,12 @@ from core_grpc.rpc.rest_json import ARRAYS, JsonDocument, elements, kind_of, mem
 from core_grpc.rpc.rest_numbers import array_from_json
 from core_grpc.rpc.rest_values import base64_bytes
 from core_grpc.settings import LimitsSettings
-from core_grpc.types import Datatype, InferRequest, ModelSpec, ParameterValue, RequestedOutput, Tensor
+from core_grpc.shared_memory.regions import REGION, SharedMemory
+from core_grpc.types import Array, Datatype, InferRequest, ModelSpec, ParameterValue, RequestedOutput, Tensor
 
 _REQUEST_FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
+NO_SHARED_MEMORY = SharedMemory(is_allowed=False)
+
 _INPUT_FIELDS = frozenset({"name", "shape", "datatype", "parameters", "data"})
 _BASE64_CONTENT = "base64"
 """MLServer's value of the input parameter ``content_type``: BYTES elements are base64, since JSON strings cannot hold every byte."""
@@ -29,7 +31,13 @@ _OUTPUT_FIELDS = frozenset({"name", "parameters"})
 
 
 def decode_infer_body(
-    spec: ModelSpec, body: bytes, length_header: str | None, limits: LimitsSettings, deadline: float | None = None
+    spec: ModelSpec,
+    body: bytes,
+    length_header: str | None,
+    limits: LimitsSettings,
+    deadline: float | None = None,
+    *,
+    memory: SharedMemory = NO_SHARED_MEMORY,
 ) -> InferRequest:
     """The request in a ``/v2/models/{model}/infer`` body: JSON, JSON with raw tensors, or one raw tensor.
 
@@ -38,26 +46,26 @@ def decode_infer_body(
 
     Raises:
         InvalidArgument, InvalidTensor: the body contradicts itself or the protocol.
-        Unsupported: it asks for an extension that is not offered.
+        Unsupported, NotFound: it names shared memory, which is not allowed or not registered.
     """
     if length_header is None:
-        return _decode_json(spec, body, None, limits, deadline)
+        return _decode_json(spec, body, None, limits, deadline, memory=memory)
     length = json_length(length_header, len(body))
     if length:
-        return _decode_json(spec, body[:length], BinaryTail(memoryview(body)[length:]), limits, deadline)
+        return _decode_json(spec, body[:length], BinaryTail(memoryview(body)[length:]), limits, deadline, memory=memory)
     name, tensor = raw_binary_input(spec, body)
     return InferRequest(spec.name, spec.version, {name: tensor}, parameters={"binary_data_output": True}, deadline=deadline)
 
 
 def _decode_json(
-    spec: ModelSpec, json_part: bytes, tail: BinaryTail | None, limits: LimitsSettings, deadline: float | None
+    spec: ModelSpec, json_part: bytes, tail: BinaryTail | None, limits: LimitsSettings, deadline: float | None, *, memory: SharedMemory
 ) -> InferRequest:
     document = parse_document(json_part, limits)
     root = document.root
     refuse_unknown(root, _REQUEST_FIELDS, "body")
     inputs: dict[str, Tensor] = {}
     for position, item in enumerate(elements(_required(root, "inputs", "body"), "inputs")):
-        name, tensor = _decode_input(position, item, document, tail)
+        name, tensor = _decode_input(position, item, document, tail, memory)
         if name in inputs:
             raise InvalidArgument(f"input {quoted(name)} is given twice")
         inputs[name] = tensor
@@ -68,7 +76,7 @@ def _decode_json(
         model_version=spec.version,
         inputs=inputs,
         id="" if root.get("id") is None else text(root["id"], "id"),
-        outputs=() if root.get("outputs") is None else _decode_outputs(root["outputs"]),
+        outputs=() if root.get("outputs") is None else memory.with_places(_decode_outputs(root["outputs"])),
         parameters={} if root.get("parameters") is None else _decode_request_parameters(root["parameters"]),
         deadline=deadline,
     )
@@ -80,7 +88,7 @@ def _decode_request_parameters(value: Any) -> dict[str, ParameterValue]:
     return parameters
 
 
-def _decode_input(position: int, item: Any, document: JsonDocument, tail: BinaryTail | None) -> tuple[str, Tensor]:
+def _decode_input(position: int, item: Any, document: JsonDocument, tail: BinaryTail | None, memory: SharedMemory) -> tuple[str, Tensor]:
     fields = members(item, "an element of inputs")
     name = text(_required(fields, "name", f"inputs[{position}]"), "name of an input")
     if not fields.keys() <= _INPUT_FIELDS:
@@ -93,20 +101,42 @@ def _decode_input(position: int, item: Any, document: JsonDocument, tail: Binary
     parameters = (
         _decode_parameters(f"input {quoted(name)}: parameters", fields["parameters"]) if fields.get("parameters") is not None else {}
     )
-    _refuse_shared_memory("input", name, parameters)
+    return name, Tensor(datatype, _array(name, datatype, shape, fields, parameters, _Sources(document, tail, memory)))
+
+
+class _Sources(NamedTuple):
+    """Where an input's values may be."""
+
+    document: JsonDocument
+    tail: BinaryTail | None
+    memory: SharedMemory
+
+
+def _array(  # noqa: PLR0917 (the one caller above)
+    name: str,
+    datatype: Datatype,
+    shape: tuple[int, ...],
+    fields: Mapping[str, Any],
+    parameters: Mapping[str, ParameterValue],
+    sources: _Sources,
+) -> Array:
+    """The values, from the one place where they are."""
+    if REGION in parameters:
+        if "data" in fields or "binary_data_size" in parameters:
+            raise InvalidTensor(f"input {quoted(name)} has values beside a shared memory region: wanted one of them")
+        return array_from_raw(name, datatype, shape, sources.memory.read_input(f"input {quoted(name)}", parameters))
     if "binary_data_size" in parameters:
         if "data" in fields:
             raise InvalidTensor(f"input {quoted(name)} has both data and binary_data_size: wanted one of them")
-        if tail is None:
+        if sources.tail is None:
             raise InvalidTensor(f"input {quoted(name)} has binary_data_size, but there is no header Inference-Header-Content-Length")
-        raw = tail.take(name, _size_bytes(name, parameters["binary_data_size"]))
-        return name, Tensor(datatype, array_from_raw(name, datatype, shape, raw))
+        return array_from_raw(name, datatype, shape, sources.tail.take(name, _size_bytes(name, parameters["binary_data_size"])))
     if "data" not in fields:
         raise InvalidTensor(f"input {quoted(name)} has no data: wanted data, or the parameter binary_data_size")
-    array = array_from_json(name, datatype, shape, fields["data"], document)
+    array = array_from_json(name, datatype, shape, fields["data"], sources.document)
     if datatype is Datatype.BYTES and parameters.get("content_type") == _BASE64_CONTENT:
-        array = bytes_array([base64_bytes(name, element) for element in array.reshape(-1).tolist()], shape)
-    return name, Tensor(datatype, array)
+        return bytes_array([base64_bytes(name, element) for element in array.reshape(-1).tolist()], shape)
+    return array
 
 
 def _size_bytes(name: str, value: ParameterValue) -> int:
@@ -137,9 +167,6 @@ def _decode_output(where: str, item: Any) -> RequestedOutput:
     if fields.get("parameters") is None:
         return RequestedOutput(name)
     parameters = _decode_parameters(f"{where}: parameters", fields["parameters"])
-    _refuse_shared_memory("output", name, parameters)
-    if parameters.get("classification"):
-        raise Unsupported(f"{where}: the classification extension is not offered")
     if not isinstance(parameters.get("binary_data", False), bool):
         raise InvalidArgument(f"{where}: binary_data: wanted true or false, got {kind_of(parameters['binary_data'])}")
     return RequestedOutput(name, parameters)
@@ -153,11 +180,6 @@ def _decode_parameters(where: str, value: Any) -> dict[str, ParameterValue]:
         if isinstance(parameter, int) and not -(1 << 63) <= parameter < 1 << 64:
             parameters[key] = float(parameter)  # As orjson reads it.
     return parameters
-
-
-def _refuse_shared_memory(kind: str, name: str, parameters: Mapping[str, ParameterValue]) -> None:
-    if "shared_memory_region" in parameters:
-        raise Unsupported(f"{kind} {quoted(name)}: the shared memory extensions are not offered")
 
 
 def _required(fields: Mapping[str, Any], key: str, where: str) -> Any:

@@ -26,6 +26,7 @@ from core_grpc.rpc.rest_encoding import OFFERED, answer_encoding, request_encodi
 from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
 from core_grpc.rpc.rest_upload import MULTIPART_TYPE, decode_upload, query_options, takes_uploads
 from core_grpc.settings import NodeSettings
+from core_grpc.shared_memory.regions import SharedMemory, release_places
 from core_grpc.types import Datatype, InferRequest, InferResponse, ModelSpec, TensorSpec
 from protos.tensorgate.rest.v1 import rest_pb2 as pb
 
@@ -42,10 +43,11 @@ Result = TypeVar("Result")
 class RestServicer:
     """The REST doors that speak their own JSON. RPCs without a method here answer UNIMPLEMENTED."""
 
-    def __init__(self, data_plane: DataPlane, settings: NodeSettings, pool: Executor) -> None:
+    def __init__(self, data_plane: DataPlane, settings: NodeSettings, pool: Executor, memory: SharedMemory) -> None:
         self._data_plane = data_plane
         self._limits = settings.limits
         self._pool = pool
+        self._memory = memory
 
     async def ServerLive(self, _request: pb.RestRequest, _context: RpcContext) -> HttpBody:
         """200 when the server is alive, else 503."""
@@ -90,12 +92,15 @@ class RestServicer:
         def decode() -> InferRequest:
             if _is_upload(content_type):
                 return decode_upload(spec, content_type, body, {}, context.deadline).request
-            return decode_infer_body(spec, body, context.metadata.get(LENGTH_HEADER), self._limits, context.deadline)
+            return decode_infer_body(spec, body, context.metadata.get(LENGTH_HEADER), self._limits, context.deadline, memory=self._memory)
 
         decoded = await self._off_loop(_parsed_bytes(spec, body, context), decode)
-        response = await self._data_plane.infer(decoded)
-        in_json = response.outputs.keys() - binary_outputs(response, decoded)
-        encoded = await self._off_loop(_output_bytes(response, in_json), lambda: encode_infer_response(response, decoded))
+        try:
+            response = await self._data_plane.infer(decoded)
+            in_json = response.outputs.keys() - binary_outputs(response, decoded)
+            encoded = await self._off_loop(_output_bytes(response, in_json), lambda: encode_infer_response(response, decoded))
+        finally:
+            release_places(decoded.outputs)
         if encoded.json_bytes is not None:
             context.set_header(LENGTH_HEADER, str(encoded.json_bytes))
         return _http(await self._compressed(encoded, context))

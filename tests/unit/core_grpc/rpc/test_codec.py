@@ -12,10 +12,14 @@ from hypothesis.extra import numpy as hnp
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported
 from core_grpc.rpc.codec import decode_infer_request, encode_infer_response
+from core_grpc.shared_memory.regions import SharedMemory
 from core_grpc.types import Datatype, InferResponse, Tensor, Timing
 from protos.inference import grpc_service_pb2 as pb
 
 NUMERIC = [datatype for datatype in Datatype if datatype not in (Datatype.BYTES, Datatype.BF16)]
+
+
+NO_MEMORY = SharedMemory(is_allowed=False)
 
 
 def request(*inputs: dict[str, Any], raw: list[bytes] | None = None, **fields: Any) -> pb.ModelInferRequest:
@@ -23,7 +27,7 @@ def request(*inputs: dict[str, Any], raw: list[bytes] | None = None, **fields: A
 
 
 def decode(message: pb.ModelInferRequest) -> dict[str, Tensor]:
-    return dict(decode_infer_request(message, None, 32).inputs)
+    return dict(decode_infer_request(message, None, 32, NO_MEMORY).inputs)
 
 
 @given(st.sampled_from(NUMERIC), st.data())
@@ -120,7 +124,7 @@ def test_parameters_keep_their_kind() -> None:
         "d": pb.InferParameter(double_param=1.5),
         "s": pb.InferParameter(string_param="x"),
     }
-    decoded = decode_infer_request(request(parameters=parameters), None, 32)
+    decoded = decode_infer_request(request(parameters=parameters), None, 32, NO_MEMORY)
     assert decoded.parameters == {"b": True, "d": 1.5, "s": "x"}
 
 
@@ -135,12 +139,10 @@ def test_parameters_keep_their_kind() -> None:
 )
 def test_reserved_empty_and_wrong_parameters_are_refused(parameters: dict[str, pb.InferParameter]) -> None:
     with pytest.raises(InvalidArgument):
-        decode_infer_request(request(parameters=parameters), None, 32)
+        decode_infer_request(request(parameters=parameters), None, 32, NO_MEMORY)
 
 
 def test_extensions_that_are_not_offered_say_so() -> None:
     region = {"shared_memory_region": pb.InferParameter(string_param="r")}
     with pytest.raises(Unsupported, match="shared memory"):
         decode(request({"name": "X", "datatype": "FP32", "shape": [1], "parameters": region}))
-    with pytest.raises(Unsupported, match="classification"):
-        decode_infer_request(request(outputs=[{"name": "Y", "parameters": {"classification": pb.InferParameter(int64_param=2)}}]), None, 32)

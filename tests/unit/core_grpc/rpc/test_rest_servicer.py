@@ -26,6 +26,7 @@ from core_grpc.rpc.compression import compressed
 from core_grpc.rpc.rest_servicer import RestServicer
 from core_grpc.server import Node
 from core_grpc.settings import DrainSettings, ModelsSettings, NodeSettings
+from core_grpc.shared_memory.regions import SharedMemory
 from protos.tensorgate.rest.v1 import rest_pb2 as pb
 
 PHOTO_MODEL = """
@@ -79,7 +80,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 async def ask(node: Node, method: str, request: Any, call: Call | None = None) -> HttpBody:
     # The table's own handler turns failures into statuses; here the failures themselves are looked at.
-    servicer = RestServicer(node.data_plane, node.settings, POOL)
+    servicer = RestServicer(node.data_plane, node.settings, POOL, SharedMemory(is_allowed=False))
     answer = await getattr(servicer, method)(request, call or Call())
     assert isinstance(answer, HttpBody)
     return answer
