@@ -5,19 +5,15 @@ Servicers decode, call one of these, and encode. Nothing here knows protobuf, HT
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
 from core_grpc.errors import (
     GatewayError,
     InvalidArgument,
-    InvalidTensor,
     ModelControlRefused,
     ModelNotReady,
     NotFound,
@@ -31,21 +27,25 @@ from core_grpc.models.overrides import LoadOverride
 from core_grpc.models.registry import ModelEntry, Registry
 from core_grpc.models.repository_control import RepositoryControl
 from core_grpc.models.statistics import ModelStatistics, watched_stream
+from core_grpc.observability.tracing import Tracer
 from core_grpc.processing.classification import class_count, classified
-from core_grpc.processing.images import ImagePreprocessing, preprocess_image
-from core_grpc.request_checks import check_inputs, check_rows, wanted_outputs
+from core_grpc.processing.request_images import RequestImages
+from core_grpc.request_checks import check_inputs, wanted_outputs
 from core_grpc.settings import NodeSettings
-from core_grpc.types import Array, Datatype, InferRequest, InferResponse, ModelSpec, Tensor, TensorSpec, Timing
+from core_grpc.types import Array, InferRequest, InferResponse, ModelSpec, Tensor, TensorSpec, Timing
 from core_grpc.version import __version__
 
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "model_configuration",
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 """The protocol extensions that are offered: only what is built."""
 SHARED_MEMORY_EXTENSIONS = ("system_shared_memory", "cuda_shared_memory")
@@ -87,19 +87,21 @@ class ConfiguredModel:
 class DataPlane:
     """The use cases of the server. All methods belong to the event loop; none blocks it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (built once, in server.py)
         self,
         registry: Registry,
         control: RepositoryControl,
         lifecycle: Lifecycle[ServerState],
         settings: NodeSettings,
         processing_pool: Executor,
+        tracer: Tracer,
     ) -> None:
+        self._tracer = tracer
         self._registry = registry
         self._control = control
         self._lifecycle = lifecycle
         self._settings = settings
-        self._pool = processing_pool
+        self._images = RequestImages(processing_pool, settings.limits.max_image_pixels)
         self._is_accepting = True
         self._stop_watchers: set[Callable[[], None]] = set()
 
@@ -146,6 +148,14 @@ class DataPlane:
         spec = self.spec(name, version)
         versions = (spec.version,) if version else tuple(self._registry.versions(name))
         return ModelMetadata(spec.name, versions, spec.platform, spec.inputs, spec.outputs)
+
+    def versions(self, name: str) -> Sequence[str]:
+        """The versions of a model that answer, ascending.
+
+        Raises:
+            NotFound: no such model.
+        """
+        return self._registry.versions(name)
 
     def models(self) -> Sequence[ModelEntry]:
         """Every model version of the repository with its state, by name and version."""
@@ -201,15 +211,20 @@ class DataPlane:
             names = _wanted_outputs(model, request)
             inputs, preprocess_s = request.inputs, 0.0
             if model.preprocessing:
-                inputs, preprocess_s = await self._preprocessed(model, inputs)
+                inputs, preprocess_s = await self._images.preprocessed(model.spec, model.preprocessing, inputs)
             rows = check_inputs(model.spec, inputs)
-            execution = await model.infer({name: tensor.array for name, tensor in inputs.items()}, rows, request)
+            arrays: Mapping[str, Array] = {name: tensor.array for name, tensor in inputs.items()}
+            if model.sequences:
+                arrays = model.sequences.added(arrays, rows, request)
+            execution = await model.infer(arrays, rows, request)
         except BaseException:
             model.statistics.failed(time.monotonic() - began)
             raise
         finally:
             model.users -= 1
         model.statistics.succeeded(rows, preprocess_s, execution.queue_s, execution.compute_s)
+        if self._tracer.is_on:
+            self._trace(request, model.spec, began, preprocess_s, execution)
         return _response(model, request, names, execution, preprocess_s)
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
@@ -228,9 +243,11 @@ class DataPlane:
             names = _wanted_outputs(model, request)
             inputs, preprocess_s = request.inputs, 0.0
             if model.preprocessing:
-                inputs, preprocess_s = await self._preprocessed(model, inputs)
+                inputs, preprocess_s = await self._images.preprocessed(model.spec, model.preprocessing, inputs)
             rows = check_inputs(model.spec, inputs)
-            arrays = {name: tensor.array for name, tensor in inputs.items()}
+            arrays: Mapping[str, Array] = {name: tensor.array for name, tensor in inputs.items()}
+            if model.sequences:
+                arrays = model.sequences.added(arrays, rows, request)
             async with aclosing(model.stream(arrays, rows, request)) as executions:
                 async for execution in executions:
                     watch.answered(execution.compute_s)
@@ -300,45 +317,22 @@ class DataPlane:
         finally:
             self._stop_watchers.discard(watcher)
 
+    def _trace(self, request: InferRequest, spec: ModelSpec, began: float, preprocess_s: float, execution: Execution) -> None:
+        queued = began + preprocess_s
+        computing = queued + execution.queue_s
+        moments = {
+            "REQUEST_START": began,
+            "QUEUE_START": queued,
+            "COMPUTE_START": computing,
+            "COMPUTE_END": computing + execution.compute_s,
+            "REQUEST_END": time.monotonic(),
+        }
+        self._tracer.record(spec.name, spec.version, request.id, moments)
+
     def _accepting_model(self, request: InferRequest) -> Model:
         if not self._is_accepting:
             raise ServerDraining("the server is shutting down and takes no new work")
         return self._registry.find(request.model_name, request.model_version)
-
-    async def _preprocessed(self, model: Model, inputs: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], float]:
-        """The inputs, with encoded images (BYTES where the model declares image preprocessing) turned into numbers; seconds it took."""
-        encoded = [name for name in model.preprocessing if name in inputs and inputs[name].datatype is Datatype.BYTES]
-        if not encoded:
-            return inputs, 0.0
-        began = time.monotonic()
-        decoded = {name: await self._decoded(model.spec, name, inputs[name].array, model.preprocessing[name]) for name in encoded}
-        return {**inputs, **decoded}, time.monotonic() - began
-
-    async def _decoded(self, spec: ModelSpec, name: str, elements: Array, recipe: ImagePreprocessing) -> Tensor:
-        """Decodes each element to a row, on the processing threads."""
-        if elements.ndim not in (1, 2) or (elements.ndim == 2 and elements.shape[1] != 1):
-            raise InvalidTensor(
-                f"unexpected shape for input '{name}' for model '{spec.name}'. Expected [n] or [n,1] encoded images, "
-                f"got {list(elements.shape)}"
-            )
-        images = elements.reshape(-1).tolist()
-        if spec.max_batch_size:
-            check_rows(spec, len(images))
-        elif len(images) != 1:
-            raise InvalidTensor(f"input '{name}' for model '{spec.name}' takes one encoded image, got {len(images)}")
-        loop = asyncio.get_running_loop()
-        limit = self._settings.limits.max_image_pixels
-        jobs = [loop.run_in_executor(self._pool, preprocess_image, image, recipe, limit) for image in images]
-        results = await asyncio.gather(*jobs, return_exceptions=True)
-        rows: list[Array] = []
-        for position, result in enumerate(results):
-            if isinstance(result, InvalidArgument):
-                raise InvalidTensor(f"input {quoted(name)} element {position}: {result.message}") from result
-            if isinstance(result, BaseException):
-                raise result
-            rows.append(result)
-        datatype = next(item.datatype for item in spec.inputs if item.name == name)
-        return Tensor(datatype, np.stack(rows))
 
 
 def _wanted_outputs(model: Model, request: InferRequest) -> Iterable[str]:

@@ -22,6 +22,8 @@ from core_grpc.data_plane import DataPlane
 from core_grpc.lifecycle import SERVER_STEPS, Lifecycle, ModelState, ServerState
 from core_grpc.models.registry import Registry
 from core_grpc.models.repository_control import RepositoryControl
+from core_grpc.observability.log_settings import LogControl
+from core_grpc.observability.tracing import Tracer
 from core_grpc.process_control import notify
 from core_grpc.rpc.generate_servicer import GenerateServicer
 from core_grpc.rpc.health import HealthServicer
@@ -32,6 +34,7 @@ from core_grpc.rpc.methods import RpcMethod, method_table, methods_from_servicer
 from core_grpc.rpc.reflection import ReflectionServicer, reflection_services
 from core_grpc.rpc.repository_servicers import RepositoryServicer, RestRepositoryServicer, TensorgateRepositoryServicer
 from core_grpc.rpc.rest_servicer import RestServicer
+from core_grpc.rpc.settings_servicers import RestSettingsServicer, SettingsServicer
 from core_grpc.rpc.shared_memory_servicers import RestSharedMemoryServicer, SharedMemoryServicer
 from core_grpc.rpc.short_servicers import ModelServicer, TrtServicer
 from core_grpc.rpc.tensorgate_servicer import TensorgateServicer
@@ -61,9 +64,10 @@ class Node:
         self.lifecycle: Lifecycle[ServerState] = Lifecycle(SERVER_STEPS, ServerState.STARTING)
         self.processing_pool = ThreadPoolExecutor(settings.threads.processing, thread_name_prefix="processing")
         registry = Registry()
+        self._tracer = Tracer(settings.server.trace_file, self.processing_pool)
         self._memory = SharedMemory(is_allowed=settings.server.shared_memory)
         self._control = RepositoryControl(_repository(settings), settings.models, registry, settings.drain.grace_s)
-        self.data_plane = DataPlane(registry, self._control, self.lifecycle, settings, self.processing_pool)
+        self.data_plane = DataPlane(registry, self._control, self.lifecycle, settings, self.processing_pool, self._tracer)
         self.methods: Mapping[str, RpcMethod] = self._method_table()
         self._loading: asyncio.Task[None] | None = None
 
@@ -94,6 +98,7 @@ class Node:
             await asyncio.sleep(_POLL_S)
         await self._control.close()
         self._memory.close()
+        self._tracer.close()
         self.processing_pool.shutdown(wait=False, cancel_futures=True)
         notify("X_DRAINED=1", "STATUS=drained")
 
@@ -111,7 +116,7 @@ class Node:
 
     def _method_table(self) -> Mapping[str, RpcMethod]:
         limits = self.settings.limits
-        plane = self.data_plane
+        plane, logs = self.data_plane, LogControl()
         servicers: list[tuple[ServiceDescriptor, *tuple[object, ...]]] = [
             (
                 _service(grpc_service_pb2, "GRPCInferenceService"),
@@ -119,6 +124,7 @@ class Node:
                 IntrospectionServicer(plane),
                 RepositoryServicer(plane),
                 SharedMemoryServicer(self._memory),
+                SettingsServicer(plane, self._tracer, logs),
             ),
             (_service(model_service_pb2, "ModelService"), ModelServicer(plane, limits)),
             (_service(trt_pb2, "InferenceService"), TrtServicer(plane, limits)),
@@ -130,6 +136,7 @@ class Node:
                 RestIntrospectionServicer(plane, limits),
                 RestRepositoryServicer(plane, limits),
                 RestSharedMemoryServicer(self._memory, limits),
+                RestSettingsServicer(plane, self._tracer, logs, limits),
             ),
         ]
         health = _service(health_pb2, "Health")

@@ -55,6 +55,8 @@ class ServerSettings:
     name in /dev/shm, so it is for callers who are trusted with that."""
     so_reuseport: bool = False
     """grpcio transport only: let several processes share the port."""
+    trace_file: str = ""
+    """Where traces are written (JSON), once trace settings ask for some. Empty: nothing is traced."""
     strict_readiness: bool = False
     """Ready only when every model of the repository is. Otherwise one model that answers is enough."""
 

@@ -34,7 +34,7 @@ PARTS: Mapping[str, frozenset[str]] = {
     "pipelines": frozenset({"scheduler", "backends", "processing"}),
     "scheduler": frozenset(),
     "backends": frozenset(),
-    "processing": frozenset(),
+    "processing": frozenset({"request_checks"}),
 }
 
 HOSTED: Mapping[str, str] = {

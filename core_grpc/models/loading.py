@@ -55,7 +55,7 @@ async def _batched_model(
             name = f"{entry.name}/{entry.version}/{index}"
             workers.append(await InstanceWorker.start(name, _creator(loaded, declared)))
         count = _warmup_count(entry)
-        await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.spec, count)) for worker in workers))
+        await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.engine_spec, count)) for worker in workers))
     except BaseException:
         for worker in workers:
             await worker.close()

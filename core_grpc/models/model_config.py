@@ -14,11 +14,13 @@ from typing import Any
 from core_grpc.backends import BACKENDS
 from core_grpc.errors import ModelLoadFailed
 from core_grpc.models.config_table import ConfigTable, shown
+from core_grpc.models.sequence_controls import KINDS, SequenceConfig
 from core_grpc.types import DATATYPES, Datatype
 
 CONFIG_FILE = "model.toml"
 _MAX_DELAY_MS = 60_000
 _MAX_ROWS = 10_000_000
+_MAX_IDLE_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class ModelConfig:
     """The tables that are named after backends."""
     inputs: Mapping[str, InputConfig] = field(default_factory=dict)
     outputs: Mapping[str, OutputConfig] = field(default_factory=dict)
+    sequence: SequenceConfig | None = None
 
 
 def model_config_from_file(path: Path) -> ModelConfig:
@@ -115,6 +118,7 @@ def model_config_from_text(text: str) -> ModelConfig:
         backend_options={name: top.table(name).take_all() for name in BACKENDS if name in top},
         inputs={name: _input(table) for name, table in top.table("input").tables()},
         outputs={name: _output(table) for name, table in top.table("output").tables()},
+        sequence=_sequence(top.table("sequence")) if "sequence" in top else None,
     )
     for table in (batching, instances, warmup):
         table.finish()
@@ -140,6 +144,13 @@ def _input(table: ConfigTable) -> InputConfig:
         description=table.text("description"),
         image=table.table("image").take_all() if "image" in table else None,
     )
+    table.finish()
+    return config
+
+
+def _sequence(table: ConfigTable) -> SequenceConfig:
+    inputs = {kind: name for kind in KINDS if (name := table.text(kind))}
+    config = SequenceConfig(inputs, table.number("max_idle_ms", 1000, 1, _MAX_IDLE_MS) / 1000)
     table.finish()
     return config
 

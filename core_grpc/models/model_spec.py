@@ -11,6 +11,7 @@ from core_grpc.backends.base import AnyLoadedModel, LoadedDecoupledModel
 from core_grpc.errors import ModelLoadFailed, quoted
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
 from core_grpc.models.repository import RepositoryEntry, file_in_model
+from core_grpc.models.sequence_controls import SequenceControls
 from core_grpc.types import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class DeclaredModel:
     """What model.toml says."""
     backend: str
     """A name in ``BACKENDS``."""
+    engine_spec: ModelSpec
+    """``spec`` with the inputs that the engine takes: control inputs of sequences, which callers do not give, are among them."""
+    sequences: SequenceControls | None
 
 
 def declared_tensors(role: str, tables: Mapping[str, InputConfig] | Mapping[str, OutputConfig]) -> tuple[TensorSpec, ...]:
@@ -76,7 +80,12 @@ def declare_model(entry: RepositoryEntry, platform: str, loaded: AnyLoadedModel,
         license=config.license,
         decoupled=isinstance(loaded, LoadedDecoupledModel),
     )
-    return DeclaredModel(spec, preprocessing, derived, config, entry.backend)
+    sequences = None
+    public = spec
+    if config.sequence:
+        sequences = SequenceControls(entry.name, config.sequence, inputs, has_batch_dimension=max_batch_size > 0)
+        public = replace(spec, inputs=tuple(item for item in spec.inputs if item.name not in sequences.names))
+    return DeclaredModel(public, preprocessing, derived, config, entry.backend, spec, sequences)
 
 
 def _check_names(role: str, declared: Mapping[str, object], specs: Sequence[TensorSpec]) -> None:
