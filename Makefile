@@ -7,6 +7,9 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SERVE_STAMP := $(VENV)/.installed
+# A client two years old, in an environment of its own: it wants other releases of everything.
+OLD_CLIENT := $(VENV)/old-tritonclient
+OLD_CLIENT_STAMP := $(OLD_CLIENT)/.installed-2.53.0
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
@@ -18,7 +21,7 @@ help: ## this list
 serve: $(SERVE_STAMP) ## serve the demo model on http://127.0.0.1:8080 and gRPC on 127.0.0.1:50051
 	@exec $(BIN)/tensorgate serve $(ARGS)
 
-test: $(DEV_STAMP) ## the whole test-suite
+test: $(DEV_STAMP) $(OLD_CLIENT_STAMP) ## the whole test-suite
 	@missing=; \
 	for tool in chromium:chromium h2load:nghttp2-client; do \
 	  command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool#*:}"; \
@@ -68,6 +71,13 @@ $(SERVE_STAMP): pyproject.toml | $(BIN)/python
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(PIP) install --editable '.[dev]'
 	@touch $@ $(SERVE_STAMP)
+
+$(OLD_CLIENT_STAMP): | $(BIN)/python
+	$(BIN)/python -m venv $(OLD_CLIENT)
+	@# Its numpy has no wheels for Python 3.13 and later; the test says so there.
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then \
+	  $(OLD_CLIENT)/bin/python -m pip --disable-pip-version-check --no-input install 'tritonclient[grpc,http]==2.53.0'; fi
+	@touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

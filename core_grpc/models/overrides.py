@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from core_grpc.errors import ModelLoadFailed, quoted
+from core_grpc.errors import InvalidArgument, ModelLoadFailed, quoted
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
 from core_grpc.types import Datatype
 
@@ -76,14 +76,19 @@ def written_files(name: str, files: Mapping[str, bytes]) -> Path:
     """A private repository with one model that has these files; whoever asked removes it. Blocks on the disk.
 
     Raises:
-        ModelLoadFailed: a file's name is not ``<version>/<file>``, or is code.
+        InvalidArgument: a file's name is not ``<version>/<file>``, or is code.
+        ModelLoadFailed: they cannot be written.
     """
     for path in files:
         if not _FILE.fullmatch(path):
-            raise ModelLoadFailed(f"file {quoted(path)}: wanted <version>/<file name>, such as 1/model.onnx")
+            raise InvalidArgument(
+                f"failed to load {quoted(name)}, Invalid file path {quoted(path)}: wanted <version>/<file name>, such as 1/model.onnx"
+            )
         if path.endswith((".py", ".so")):
             # Who may load models is not thereby one who may run code here.
-            raise ModelLoadFailed(f"file {quoted(path)}: code is only taken from the repository on the server's disk")
+            raise InvalidArgument(
+                f"failed to load {quoted(name)}, file {quoted(path)}: code is only taken from the repository on the server's disk"
+            )
     root = Path(tempfile.mkdtemp(prefix="tensorgate-model-"))
     try:
         for path, content in files.items():

@@ -51,9 +51,8 @@ def _message(model: str, text: str) -> pb.ModelConfig:
     try:
         message = json_format.Parse(text, pb.ModelConfig(), max_recursion_depth=20)
     except json_format.ParseError as error:
-        raise ModelLoadFailed(
-            f"failed to load {quoted(model)}, config: not the JSON of a ModelConfig: {one_line(str(error), 300)}"
-        ) from None
+        reason = one_line(str(error).partition("\n")[0], 300)
+        raise _failure(model, f"config: not the JSON of a ModelConfig: {reason}") from None
     for name in _REFUSED:
         value = getattr(message, name)
         if message.HasField(name) if not isinstance(value, Sequence) else len(value):
@@ -66,9 +65,7 @@ def _message(model: str, text: str) -> pb.ModelConfig:
 def _override(model: str, message: pb.ModelConfig, files: Mapping[str, bytes]) -> LoadOverride:
     backend = message.backend or message.platform
     if backend not in _BACKENDS:
-        raise ModelLoadFailed(
-            f"failed to load {quoted(model)}, config: backend {quoted(backend)}: wanted {', '.join(filter(None, _BACKENDS))}"
-        )
+        raise _failure(model, f"config: backend {quoted(backend)}: wanted {', '.join(filter(None, _BACKENDS))}")
     if message.max_batch_size < 0:
         raise _failure(model, f"config: max_batch_size: wanted 0 or more, got {message.max_batch_size}")
     delay_us = message.dynamic_batching.max_queue_delay_microseconds

@@ -1,0 +1,79 @@
+"""The models that Triton's public example clients expect, made on the spot: ``python -m tests.support.triton_examples DIRECTORY``.
+
+Their semantics are those of the model repository in Triton's ``docs/examples``; the files are our own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from onnx import TensorProto, helper
+
+from core_grpc.types import Datatype
+from tests.support.models import Values, onnx_model, write_identity, write_onnx
+from tests.support.python_models import write_repeat
+
+_BATCHED = "max_batch_size = 8\n"
+
+
+def write_examples(repository: Path) -> None:
+    """Every model."""
+    for name, datatype in (("simple", Datatype.INT32), ("simple_int8", Datatype.INT8), ("simple_string", Datatype.BYTES)):
+        _write_addsub(repository, name, datatype)
+    # Not ONNX: its strings are UTF-8, and clients send any bytes.
+    config = _BATCHED + '[identity]\noutputs = { OUTPUT0 = "INPUT0" }\n'
+    write_identity(repository, "simple_identity", {"INPUT0": ("BYTES", [-1, -1])}, config)
+    _write_sequence(repository)
+    _write_dyna_sequence(repository, "simple_dyna_sequence", Datatype.UINT64)
+    _write_dyna_sequence(repository, "simple_string_dyna_sequence", Datatype.BYTES)
+    write_repeat(repository)
+
+
+def _node(kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> Any:
+    return helper.make_node(kind, list(inputs), [output], **attributes)
+
+
+def _write(repository: Path, name: str, nodes: Sequence[Any], inputs: Values, outputs: Values, *, config: str = "") -> None:
+    write_onnx(repository, name, onnx_model(nodes, inputs, outputs), _BATCHED + config)
+
+
+def _write_addsub(repository: Path, name: str, datatype: Datatype) -> None:
+    """OUTPUT0 = INPUT0 + INPUT1, OUTPUT1 = INPUT0 - INPUT1; INT8 and decimal strings by way of INT32."""
+    shape = (datatype, ("batch", 16))
+    wire_type = {Datatype.INT32: TensorProto.INT32, Datatype.INT8: TensorProto.INT8, Datatype.BYTES: TensorProto.STRING}[datatype]
+    nodes = [_node("Cast", [f"INPUT{i}"], f"number{i}", to=TensorProto.INT32) for i in (0, 1)]
+    for kind, i in (("Add", 0), ("Sub", 1)):
+        nodes += [_node(kind, ["number0", "number1"], f"result{i}"), _node("Cast", [f"result{i}"], f"OUTPUT{i}", to=wire_type)]
+    # Warm-up would make a number of an empty string.
+    config = "[warmup]\ncount = 0\n" if datatype is Datatype.BYTES else ""
+    _write(repository, name, nodes, {"INPUT0": shape, "INPUT1": shape}, {"OUTPUT0": shape, "OUTPUT1": shape}, config=config)
+
+
+def _write_sequence(repository: Path) -> None:
+    """OUTPUT = (INPUT + START) x READY."""
+    one = (Datatype.INT32, ("batch", 1))
+    nodes = [_node("Add", ["INPUT", "START"], "sum"), _node("Mul", ["sum", "READY"], "OUTPUT")]
+    config = '[sequence]\nmax_idle_ms = 5000\nstart = "START"\nready = "READY"\n'
+    _write(repository, "simple_sequence", nodes, {"INPUT": one, "START": one, "READY": one}, {"OUTPUT": one}, config=config)
+
+
+def _write_dyna_sequence(repository: Path, name: str, id_type: Datatype) -> None:
+    """OUTPUT = (INPUT + START + END x CORRID) x READY."""
+    one = (Datatype.INT32, ("batch", 1))
+    nodes = [
+        _node("Cast", ["CORRID"], "id", to=TensorProto.INT32),
+        _node("Mul", ["END", "id"], "at_end"),
+        _node("Add", ["INPUT", "START"], "sum"),
+        _node("Add", ["sum", "at_end"], "total"),
+        _node("Mul", ["total", "READY"], "OUTPUT"),
+    ]
+    inputs = {"INPUT": one, "START": one, "READY": one, "END": one, "CORRID": (id_type, ("batch", 1))}
+    config = '[sequence]\nmax_idle_ms = 5000\nstart = "START"\nready = "READY"\nend = "END"\ncorrelation_id = "CORRID"\n'
+    _write(repository, name, nodes, inputs, {"OUTPUT": one}, config=config + "[warmup]\ncount = 0\n")
+
+
+if __name__ == "__main__":
+    write_examples(Path(sys.argv[1]))

@@ -1,0 +1,34 @@
+"""The models of Triton's examples behind a gateway that allows what Triton's clients may ask for, over each transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import TRANSPORTS, Stack, running_stack, write_repository
+from tests.support.triton_examples import write_examples
+
+ALLOWING = {
+    # Some of the example scripts insist on the name.
+    "TENSORGATE_SERVER_NAME": "triton",
+    "TENSORGATE_SERVER_SHARED_MEMORY": "true",
+    "TENSORGATE_EDGE_MANAGEMENT": "true",
+}
+
+
+@pytest.fixture(scope="session")
+def example_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples' models, beside those that other tests use."""
+    repository = tmp_path_factory.mktemp("examples")
+    write_examples(repository)
+    write_repository(repository)
+    return repository
+
+
+@pytest.fixture(scope="session", params=TRANSPORTS)
+def triton_stack(request: pytest.FixtureRequest, free_port: Callable[[], int], example_repository: Path) -> Iterator[Stack]:
+    """A running gateway."""
+    with running_stack(free_port, request.param, example_repository, ALLOWING) as running:
+        yield running
