@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rest_facade.openapi.facade_schemas import FACADE_SCHEMAS
+from rest_facade.openapi.management_schemas import MANAGEMENT_SCHEMAS
 from rest_facade.openapi.predict_schemas import PREDICT_SCHEMAS
 from rest_facade.openapi.schema import Schema
 from rest_facade.openapi.stream_schemas import GENERATE_SCHEMAS, STREAM_MESSAGES
@@ -15,6 +16,7 @@ SCHEMAS: dict[str, Schema] = {
     **PREDICT_SCHEMAS,
     **V2_SCHEMAS,
     **GENERATE_SCHEMAS,
+    **MANAGEMENT_SCHEMAS,
     **FACADE_SCHEMAS,
 }
 
@@ -34,6 +36,14 @@ PARAMETERS: dict[str, Schema] = {
         "description": "The version.",
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
         "example": "1",
+    },
+    "region": {
+        "name": "region",
+        "in": "path",
+        "required": True,
+        "description": "The shared memory region's name.",
+        "schema": {"type": "string"},
+        "example": "example",
     },
     "top_k": {
         "name": "top_k",

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from rest_facade.openapi.components import PARAMETERS, SCHEMAS
 from rest_facade.openapi.facade import facade_paths
+from rest_facade.openapi.management import management_paths
 from rest_facade.openapi.responses import error_responses
 from rest_facade.openapi.streams import stream_paths
 from rest_facade.openapi.v1 import v1_paths
@@ -40,6 +41,7 @@ _TAGS = [
     {"name": "models", "description": "Which models there are, and what they take and give."},
     {"name": "predict", "description": "Inference in the model's own words."},
     {"name": "open inference protocol", "description": "Inference and metadata for clients of the Open Inference Protocol (v2)."},
+    {"name": "management", "description": "Triton's extensions: configuration, statistics, the repository, shared memory, settings."},
     {"name": "health", "description": "For probes."},
 ]
 
@@ -59,7 +61,7 @@ def openapi_document(public_url: str = "") -> dict[str, Any]:
         },
         "servers": [{"url": urlsplit(url).path or "/", "description": "This server."}],
         "tags": _TAGS,
-        "paths": {**v1_paths(), **v2_paths(), **stream_paths(), **facade_paths()},
+        "paths": {**v1_paths(), **v2_paths(), **stream_paths(), **management_paths(), **facade_paths()},
         "components": {"schemas": SCHEMAS, "parameters": PARAMETERS, "responses": error_responses()},
     }
 

@@ -11,7 +11,9 @@ _V1: Mapping[int, tuple[int, str, str]] = {
         "The request contradicts the protocol or the model.",
         "inference input 'input' data-type is 'INT32', but model 'efficientnet_lite0' expects 'FP32'",
     ),
+    403: (7, "This door does not offer it.", "management is not offered here; ask the node's own listener"),
     404: (5, "No such model or version.", "Request for unknown model: 'nosuch' is not found"),
+    409: (6, "The name is taken.", "shared memory region 'example' already in manager"),
     429: (
         8,
         "Too much is waiting for this model, or a limit was hit: the text names it.",
@@ -25,6 +27,8 @@ _V1: Mapping[int, tuple[int, str, str]] = {
 }
 """HTTP status: google.rpc.Code, meaning, message."""
 
+_ONLY_V2 = frozenset({409})
+
 _TOO_LARGE = (8, "The body is larger than this server takes.", "limits.max_message_bytes: the body is larger than 67108864 bytes")
 
 
@@ -33,7 +37,8 @@ def error_responses() -> dict[str, Any]:
     table = {**_V1, 413: _TOO_LARGE}
     responses: dict[str, Any] = {}
     for status, (code, meaning, message) in table.items():
-        responses[f"V1Error{status}"] = _response(meaning, "V1Error", {"code": code, "message": message, "details": []})
+        if status not in _ONLY_V2:
+            responses[f"V1Error{status}"] = _response(meaning, "V1Error", {"code": code, "message": message, "details": []})
         responses[f"V2Error{status}"] = _response(meaning, "V2Error", {"error": message})
     return responses
 

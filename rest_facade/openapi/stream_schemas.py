@@ -24,6 +24,8 @@ STREAM_MESSAGES: dict[str, Schema] = {
             "failed": int32("How many failed."),
         },
     ),
+    "LoadModelResponse": object_of("The load succeeded.", {"models": list_of(ref("Model"), "The versions that are ready now.")}),
+    "UnloadModelResponse": object_of("The unload succeeded.", {}),
 }
 """By message name; each has its message's fields."""
 
