@@ -13,6 +13,7 @@ LINES = "application/x-ndjson"
 
 _NUMBERS = {"model": "my_model", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "float_values": [5.1, 3.5, 1.4, 0.2]}]}
 _TEXT: Schema = {"type": "string"}
+_EVENTS: Schema = {"description": "Server-sent events, each with one line of `data` that is JSON."}
 
 
 def stream_paths() -> dict[str, Any]:
@@ -35,7 +36,7 @@ def _watch() -> dict[str, Any]:
                 "A `WatchResponse` for each answer, sent when it is made: a line of JSON each, or a server-sent event each for callers "
                 "that accept `text/event-stream`. The last one has `final`; a failure after the first answer is an outcome with its "
                 "`code`.",
-                {LINES: media(_TEXT), EVENTS: media(_TEXT)},
+                {LINES: media(_TEXT), EVENTS: media(_EVENTS)},
             ),
             **v1_errors(*INFER_ERRORS),
         },
@@ -88,7 +89,7 @@ def _generate_stream(name: str, parameters: tuple[str, ...]) -> dict[str, Any]:
             **ok(
                 "An event for each answer, sent when it is made; its data is as of `generate`. A failure after the first answer is an "
                 'event with `{"error": "…"}`.',
-                {EVENTS: media(_TEXT)},
+                {EVENTS: media(_EVENTS)},
             ),
             **v2_errors(*INFER_ERRORS),
         },

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.python_models import write_count
 from tests.support.stack import TRANSPORTS, Stack, running_stack, write_repository
 from tests.support.triton_examples import write_examples
 
@@ -24,6 +25,7 @@ def example_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("examples")
     write_examples(repository)
     write_repository(repository)
+    write_count(repository)
     return repository
 
 
