@@ -78,3 +78,22 @@ def test_an_object_that_its_owner_truncates_is_neither_read_beyond_its_end_nor_m
         memory.write(8, b"abcd")
     assert path.stat().st_size == 10
     memory.close()
+
+
+def test_what_the_kernel_moves_in_several_pieces_is_whole(shared: SharedObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beyond 2 GiB, in small: by a fake kernel that moves three bytes at once."""
+    pread, pwrite = os.pread, os.pwrite
+
+    def fake_pread(descriptor: int, size: int, offset: int) -> bytes:
+        return pread(descriptor, min(size, 3), offset)
+
+    def fake_pwrite(descriptor: int, data: memoryview, offset: int) -> int:
+        return pwrite(descriptor, data[:3], offset)
+
+    monkeypatch.setattr(os, "pread", fake_pread)
+    monkeypatch.setattr(os, "pwrite", fake_pwrite)
+    memory = open_system_memory(shared.name, 0, SIZE)
+    memory.write(SIZE - 8, b"abcdefgh")
+    assert memory.read(SIZE - 9, 9) == b"\0abcdefgh"
+    assert memory.read(SIZE - 8, 100) == b"abcdefgh"
+    memory.close()
