@@ -102,6 +102,7 @@ class OutputPlace:
         self.region = region
         self.offset = offset
         self.byte_size = byte_size
+        self._is_held = True
         region.use()
 
     def write(self, data: bytes) -> None:
@@ -119,7 +120,13 @@ class OutputPlace:
 
     def release(self) -> None:
         """Nothing more will be written."""
-        self.region.release()
+        if self._is_held:
+            self._is_held = False
+            self.region.release()
+
+    def __del__(self) -> None:
+        """A caller who leaves while a thread still reads the request: nobody gets the places that it makes."""
+        self.release()
 
 
 class SharedMemory:

@@ -96,6 +96,20 @@ def test_a_region_in_use_is_let_go_when_the_request_is_done() -> None:
     assert not memory.is_open
 
 
+def test_a_place_is_let_go_once_and_also_by_whoever_loses_it() -> None:
+    memory = BytesMemory(bytes(8))
+    shared = registry(memory)
+    outputs = shared.with_places((place(),))
+    release_places(outputs)
+    release_places(outputs)
+    assert shared.read("r", 0, 8) == bytes(8)
+    lost = shared.with_places((place(),))
+    shared.remove("system")
+    assert memory.is_open
+    del lost
+    assert not memory.is_open
+
+
 def test_places_are_let_go_where_a_later_output_is_refused() -> None:
     memory = BytesMemory(bytes(8))
     shared = registry(memory)
