@@ -13,6 +13,7 @@ _LINE_LIMIT = 2000
 class LineFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.123 INFO core_grpc.models.registry: text [request …]``; a traceback follows on its own lines."""
 
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03d"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -29,5 +30,5 @@ class LineFormatter(logging.Formatter):
 def configure_logging(level: str) -> None:
     """Sends records of ``level`` (debug, info, warning, error) and above to standard error, one line each."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(datefmt="%Y-%m-%dT%H:%M:%S"))
+    handler.setFormatter(LineFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -52,7 +52,8 @@ class Tracer:
         self._settings = TraceSettings()
         self._of_model: dict[str, dict[str, Any]] = {}
         """What differs from the global settings."""
-        self._seen = 0
+        self._seen: dict[str, int] = {}
+        """Requests by model that has settings of its own, and of all others under the empty name."""
         self._last_id = 0
         self._files = 0
         self._traces: list[dict[str, Any]] = []
@@ -90,8 +91,9 @@ class Tracer:
         settings = self.settings(model)
         if "TIMESTAMPS" not in settings.trace_level or not settings.trace_count:
             return
-        self._seen += 1
-        if self._seen % settings.trace_rate:
+        counter = model if self._of_model.get(model) else ""
+        self._seen[counter] = seen = self._seen.get(counter, 0) + 1
+        if seen % settings.trace_rate:
             return
         self._count_down(model, settings)
         self._last_id += 1

@@ -5,6 +5,7 @@ Format: https://github.com/triton-inference-server/server/blob/main/docs/protoco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -46,10 +47,11 @@ def classified(tensor: Tensor, labels: Sequence[str], count: int, *, has_batch_d
     """The ``count`` best classes, or as many as there are: BYTES ``[rows, k]``, or ``[k]`` for a model without a batch dimension.
 
     Each element is ``value:index`` or ``value:index:label``, the value with six decimals where it is a float. Best first; of equal
-    values the lower index first, NaN last. All dimensions beyond the batch are one row of classes.
+    values the lower index first; NaN counts as -inf. All dimensions beyond the batch are one row of classes.
     """
     array = tensor.array
-    rows = array.reshape(array.shape[0] if has_batch_dimension else 1, -1)
+    # Not -1 for the classes: an array without rows has no answer to that.
+    rows = array.reshape(array.shape[0], math.prod(array.shape[1:])) if has_batch_dimension else array.reshape(1, -1)
     found = [_texts(row, labels, count) for row in rows]
     texts = np.empty((len(rows), min(count, rows.shape[1])), dtype=object)
     for position, row_texts in enumerate(found):

@@ -71,13 +71,15 @@ def _decode_json(
         inputs[name] = tensor
     if tail:
         tail.finish()
+    parameters = {} if root.get("parameters") is None else _decode_request_parameters(root["parameters"])
+    # The outputs last: their places in shared memory are held from here on, and nothing may fail between.
     return InferRequest(
         model_name=spec.name,
         model_version=spec.version,
         inputs=inputs,
         id="" if root.get("id") is None else text(root["id"], "id"),
         outputs=() if root.get("outputs") is None else memory.with_places(_decode_outputs(root["outputs"])),
-        parameters={} if root.get("parameters") is None else _decode_request_parameters(root["parameters"]),
+        parameters=parameters,
         deadline=deadline,
     )
 

@@ -25,6 +25,7 @@ from core_grpc.rpc.rest_codec import decode_infer_body
 from core_grpc.rpc.rest_encoding import OFFERED, answer_encoding, request_encoding
 from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
 from core_grpc.rpc.rest_upload import MULTIPART_TYPE, decode_upload, query_options, takes_uploads
+from core_grpc.rpc.shared_memory_access import memory_for
 from core_grpc.settings import NodeSettings
 from core_grpc.shared_memory.regions import SharedMemory, release_places
 from core_grpc.types import Datatype, InferRequest, InferResponse, ModelSpec, TensorSpec
@@ -88,11 +89,12 @@ class RestServicer:
         """Inference: JSON, the binary tensor extension, one raw tensor, or an upload."""
         body, spec = await self._opened(request, context)
         content_type = request.body.content_type
+        memory = memory_for(self._memory, context)
 
         def decode() -> InferRequest:
             if _is_upload(content_type):
                 return decode_upload(spec, content_type, body, {}, context.deadline).request
-            return decode_infer_body(spec, body, context.metadata.get(LENGTH_HEADER), self._limits, context.deadline, memory=self._memory)
+            return decode_infer_body(spec, body, context.metadata.get(LENGTH_HEADER), self._limits, context.deadline, memory=memory)
 
         decoded = await self._off_loop(_parsed_bytes(spec, body, context), decode)
         try:

@@ -1,6 +1,7 @@
 """CUDA shared memory: device memory of another process, by its IPC handle.
 
-Written against cuda-python's runtime bindings and tested against a fake of them: it has not run on a GPU.
+Written against cuda-python's runtime bindings. The tests have a fake of them; by hand it ran between two processes on an H200
+(cuda-bindings 13.3.1, driver 580).
 """
 
 from __future__ import annotations

@@ -102,6 +102,7 @@ class OutputPlace:
         self.region = region
         self.offset = offset
         self.byte_size = byte_size
+        self._is_held = True
         region.use()
 
     def write(self, data: bytes) -> None:
@@ -119,20 +120,27 @@ class OutputPlace:
 
     def release(self) -> None:
         """Nothing more will be written."""
-        self.region.release()
+        if self._is_held:
+            self._is_held = False
+            self.region.release()
+
+    def __del__(self) -> None:
+        """A caller who leaves while a thread still reads the request: nobody gets the places that it makes."""
+        self.release()
 
 
 class SharedMemory:
     """The registry. Regions are added and removed on the event loop; requests may use them on any thread."""
 
-    def __init__(self, *, is_allowed: bool) -> None:
-        self._is_allowed = is_allowed
+    def __init__(self, *, is_allowed: bool, refusal: str = "the server's setting shared_memory (group server) is false") -> None:
+        self.is_allowed = is_allowed
+        self._refusal = refusal
         self._regions: dict[str, Region] = {}
 
     def check_allowed(self) -> None:
-        """Raises Unsupported where the setting does not allow shared memory."""
-        if not self._is_allowed:
-            raise Unsupported("client shared memory is not allowed here: the server's setting shared_memory (group server) is false")
+        """Raises Unsupported where shared memory is not allowed."""
+        if not self.is_allowed:
+            raise Unsupported(f"client shared memory is not allowed here: {self._refusal}")
 
     def check_free(self, name: str) -> None:
         """Raises InvalidArgument, AlreadyExists: a region cannot have this name."""

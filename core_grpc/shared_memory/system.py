@@ -25,14 +25,21 @@ class SystemMemory:
 
     def read(self, offset: int, size: int) -> bytes:
         """See ``Memory``."""
-        return os.pread(self._descriptor, size, offset)
+        data = os.pread(self._descriptor, size, offset)
+        # Linux moves 2 GiB at once.
+        while len(data) < size and (piece := os.pread(self._descriptor, size - len(data), offset + len(data))):
+            data += piece
+        return data
 
     def write(self, offset: int, data: bytes) -> None:
         """See ``Memory``."""
         # Beyond its end a write would make the caller's object larger.
         if os.fstat(self._descriptor).st_size < offset + len(data):
             raise OSError(0, "it has become smaller")
-        os.pwrite(self._descriptor, data, offset)
+        left = memoryview(data)
+        while left:
+            written = os.pwrite(self._descriptor, left, offset)
+            left, offset = left[written:], offset + written
 
     def close(self) -> None:
         """See ``Memory``."""

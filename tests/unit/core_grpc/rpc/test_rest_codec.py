@@ -13,7 +13,9 @@ import pytest
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, Unsupported
 from core_grpc.rpc.rest_codec import decode_infer_body
+from core_grpc.shared_memory.regions import RegionStatus, SharedMemory
 from core_grpc.types import Array, Datatype, InferRequest
+from tests.support.bytes_memory import BytesMemory
 from tests.unit.core_grpc.rpc.rest_bodies import LIMITS, PADDING_BYTES, infer_body, one_input
 
 SPEC = one_input()
@@ -196,6 +198,20 @@ def test_what_is_not_offered() -> None:
     assert "client shared memory is not allowed here" in refusal(json.dumps({"inputs": [tensor]}).encode(), Unsupported)
     body = json.dumps({"inputs": [], "outputs": [{"name": "Y", "parameters": shared}]}).encode()
     assert "client shared memory is not allowed here" in refusal(body, Unsupported)
+
+
+def test_a_request_that_is_refused_holds_no_region() -> None:
+    memory = SharedMemory(is_allowed=True)
+    region = BytesMemory(bytes(4))
+    memory.add(RegionStatus("r", "system", 4), region)
+    shared = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
+    outputs = [{"name": "Y", "parameters": shared}]
+    for parameters in ({"priority": -1}, {"triton_x": 1}, 5):
+        body = json.dumps({"inputs": [], "outputs": outputs, "parameters": parameters}).encode()
+        with pytest.raises(InvalidArgument):
+            decode_infer_body(SPEC, body, None, LIMITS, memory=memory)
+    memory.remove("system", "r")
+    assert not region.is_open
 
 
 def test_everything_else_of_a_request() -> None:
