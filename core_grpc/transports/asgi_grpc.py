@@ -292,13 +292,16 @@ def _deadline(grpc_timeout: bytes | None) -> float | None:
 
 async def _send_status(send: Send, headers: list[tuple[bytes, bytes]], code: StatusCode, text: str, *, has_begun: bool = False) -> None:
     trailers = [(b"grpc-status", str(int(code)).encode()), (b"grpc-message", status_message(text))]
-    if has_begun:
+    if not has_begun and len(headers) == 1:
+        # "Trailers-Only": with headers and trailers apart, the edge would begin a stream's REST answer with 200 before it sees the failure.
+        # Not where the handler has set headers: in this form callers would find them among the trailers.
+        await send({"type": "http.response.start", "status": 200, "headers": [*headers, *trailers], "trailers": False})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        await send({"type": "http.response.trailers", "headers": trailers, "more_trailers": False})
         return
-    # "Trailers-Only": with headers and trailers apart, the edge would begin a stream's REST answer with 200 before it sees the failure.
-    await send({"type": "http.response.start", "status": 200, "headers": [*headers, *trailers], "trailers": False})
+    if not has_begun:
+        await send({"type": "http.response.start", "status": 200, "headers": headers, "trailers": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+    await send({"type": "http.response.trailers", "headers": trailers, "more_trailers": False})
 
 
 async def _refuse_plain_http(send: Send) -> None:

@@ -120,10 +120,6 @@ def test_v2_paths_that_are_not_served_answer_in_the_form_of_v2(stack: Stack, met
     _assert_refused(httpx.request(method, stack.addresses.edge_url + path), "v2", status)
 
 
-def test_what_is_not_built_yet_says_so(stack: Stack) -> None:
-    _assert_refused(httpx.post(f"{stack.addresses.edge_url}/v2/repository/index"), "v2", 501)
-
-
 def _assert_refused(reply: httpx.Response, door: str, status: int) -> str:
     assert reply.status_code == status, reply.text
     assert reply.headers["content-type"].startswith("application/json")

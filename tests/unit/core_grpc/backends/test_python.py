@@ -19,7 +19,6 @@ from core_grpc.lifecycle import ModelState
 from core_grpc.models.registry import Registry
 from core_grpc.types import Array, InferRequest
 from tests.support import python_models as models
-from tests.support.programs import descendants
 from tests.support.serving import Served
 from tests.support.serving import serving as loaded
 
@@ -34,7 +33,10 @@ async def serving(repository: Path) -> AsyncIterator[Served]:
 def model_processes() -> list[int]:
     """Their pids."""
     name = b"core_grpc.backends.python.child"
-    return [pid for pid in descendants(os.getpid()) if name in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    # Of this process: gateways that other tests have running have theirs.
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    return [pid for pid in pids if name in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def _text_of(path: Path) -> str:
