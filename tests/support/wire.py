@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -83,4 +84,4 @@ def _web_call(addresses: Addresses, message: bytes, path: str, *, is_text: bool)
 
 
 def _pieces(text: bytes) -> bytes:
-    return b"".join(base64.b64decode(text[i : i + 4]) for i in range(0, len(text), 4))
+    return b"".join(base64.b64decode(piece) for piece in re.findall(rb"[^=]+=*", text))
