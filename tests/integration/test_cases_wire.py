@@ -163,8 +163,7 @@ def test_wire_15_data_length_off_in_json(stack: Stack, count: int) -> None:
 
 @EVERY_GRPC_DOOR
 def test_wire_19_optional_inputs(stack: Stack, door: str) -> None:
-    values = {"fp32_contents": [1, 2, 3, 4]}
-    a, b = tensor("A", shape=[4], **values), tensor("B", shape=[4], **values)
+    a, b = (tensor(name, shape=[4], fp32_contents=[1, 2, 3, 4]) for name in "AB")
     for inputs, wanted in (([a], [101, 102, 103, 104]), ([a, b], [2, 4, 6, 8]), ([a], [101, 102, 103, 104])):
         response = infer(stack.addresses, door, request("opt", *inputs)).infer_response()
         assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == wanted
