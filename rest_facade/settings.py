@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 PREFIX = "TENSORGATE_FACADE_"
 _CONFIG = "TENSORGATE_CONFIG"
+_CORE_LIMIT = "TENSORGATE_LIMITS_MAX_MESSAGE_BYTES"
 _HERE = Path(__file__).resolve().parent
 
 
@@ -59,7 +60,8 @@ class FacadeSettings(BaseSettings):
     grace_s: int = Field(30, ge=0, le=3600)
     """How long accepted requests may take to finish when the facade stops, in seconds."""
     max_body_bytes: int = Field(64 << 20, ge=1024, le=(1 << 31) - 1)
-    """The largest request body, and the largest message from or to the core."""
+    """The largest request body, and the largest message from or to the core. Where it is not set, `max_message_bytes` of the core's limits
+    holds here too."""
 
     @classmethod
     def settings_customise_sources(
@@ -70,9 +72,10 @@ class FacadeSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then the file."""
+        """Arguments, then the environment, then the file; for want of those, the limit of messages that the core is given."""
         del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, InitSettingsSource(settings_cls, _file_table(os.environ))
+        shared = InitSettingsSource(settings_cls, _core_limit(os.environ))
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _file_table(os.environ, "facade")), shared
 
 
 def load_settings() -> FacadeSettings:
@@ -99,16 +102,22 @@ def _line(problem: Mapping[str, Any]) -> str:
     return f"{where}: {problem['msg']}, got {problem['input']!r}"
 
 
-def _file_table(environ: Mapping[str, str]) -> dict[str, Any]:
+def _core_limit(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The largest message, as the core is told it. A wrong value is the core's to refuse."""
+    limit = environ.get(_CORE_LIMIT) or str(_file_table(environ, "limits").get("max_message_bytes", ""))
+    return {"max_body_bytes": int(limit)} if limit.isdecimal() else {}
+
+
+def _file_table(environ: Mapping[str, str], name: str) -> dict[str, Any]:
     path = environ.get(_CONFIG, "")
     if not path:
         return {}
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("facade", {})
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8")).get(name, {})
     except OSError as error:
         raise SettingsError(f"{_CONFIG}: cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{_CONFIG}: {path} is not TOML: {error}") from error
     if not isinstance(table, dict):
-        raise SettingsError(f"[facade]: wanted a table, got {table!r}")
+        raise SettingsError(f"[{name}]: wanted a table, got {table!r}")
     return table

@@ -16,7 +16,7 @@ GOOD = next(vector for vector in load_vectors("answers") if vector.name == "a fu
 
 def _cases(stem: str) -> list[Any]:
     return [
-        pytest.param(door, vector, id=f"{door}-{vector.name}")
+        pytest.param(door, vector, id="-".join([*vector.cases, door, vector.name]))
         for vector in load_vectors(stem)
         for door in DOORS
         if door not in vector.not_on

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import grpc
 import httpx
@@ -14,6 +12,7 @@ from protos.inference import grpc_service_pb2 as pb
 from tests.doors.test_vectors import GOOD, assert_answers
 from tests.support.doors import DOORS
 from tests.support.stack import Stack
+from tests.support.wire import GRPC_DOORS, INVALID_ARGUMENT, call_bytes, infer, rest_error
 
 FP32 = {"name": "X", "datatype": "FP32", "shape": [1, 1]}
 BYTES = {"name": "X", "datatype": "BYTES", "shape": [1, 1]}
@@ -34,24 +33,26 @@ BYTES = {"name": "X", "datatype": "BYTES", "shape": [1, 1]}
     ],
     ids=["raw and typed", "two entries for one", "huge length", "length beyond the end"],
 )
-@pytest.mark.parametrize("door", ["node", "edge", "web"])
+@pytest.mark.parametrize("door", GRPC_DOORS)
 def test_grpc_wire_traps(stack: Stack, door: str, message: pb.ModelInferRequest, words: list[str]) -> None:
-    code, text = _call(stack, door, message.SerializeToString())
-    assert code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
-    assert all(word in text for word in words), text
+    answer = infer(stack.addresses, door, message)
+    assert answer.code == INVALID_ARGUMENT
+    assert all(word in answer.text for word in words), answer.text
     assert_answers(DOORS["grpc-web"](stack.addresses, GOOD), GOOD)
 
 
-@pytest.mark.parametrize("door", ["node", "edge", "web"])
+@pytest.mark.parametrize("door", GRPC_DOORS)
 def test_a_body_that_is_no_message(stack: Stack, door: str) -> None:
-    code, text = _call(stack, door, b"\xff\xff\xff")
-    assert (code, text) == (3, "the request is not a 'inference.ModelInferRequest' message")
+    answer = call_bytes(stack.addresses, door, b"\xff\xff\xff")
+    assert (answer.code, answer.text) == (INVALID_ARGUMENT, "the request is not a 'inference.ModelInferRequest' message")
     assert_answers(DOORS["grpc edge raw"](stack.addresses, GOOD), GOOD)
 
 
 def test_an_unknown_method_is_unimplemented_on_every_grpc_door(stack: Stack) -> None:
-    for door in ("node", "edge", "web"):
-        assert _call(stack, door, b"", "/inference.GRPCInferenceService/Nope")[0] == grpc.StatusCode.UNIMPLEMENTED.value[0], door
+    for door in GRPC_DOORS:
+        assert (
+            call_bytes(stack.addresses, door, b"", "/inference.GRPCInferenceService/Nope").code == grpc.StatusCode.UNIMPLEMENTED.value[0]
+        ), door
 
 
 REST = {
@@ -79,23 +80,23 @@ REST = {
 )
 def test_bodies_that_are_no_request(stack: Stack, door: str, body: bytes) -> None:
     reply = httpx.post(stack.addresses.edge_url + REST[door][0], content=body, headers={"content-type": "application/json"})
-    _assert_refused(reply, door, 400)
+    rest_error(reply, 400)
     assert_answers(DOORS["v2 json"](stack.addresses, GOOD), GOOD)
 
 
 @pytest.mark.parametrize("door", ["v1", "v2"])
 def test_a_content_type_that_is_not_served_is_named(stack: Stack, door: str) -> None:
     reply = httpx.post(stack.addresses.edge_url + REST[door][0], content=b"<a/>", headers={"content-type": "text/xml"})
-    assert "text/xml" in _assert_refused(reply, door, 400)
+    assert "text/xml" in rest_error(reply, 400)
 
 
 def test_bad_base64_is_named(stack: Stack) -> None:
     url = stack.addresses.edge_url
     reply = httpx.post(f"{url}/v1/models/id_bytes:predict", json={"inputs": {"X": [[{"b64": "!!"}]]}})
-    assert "base64" in _assert_refused(reply, "v1", 400)
+    assert "base64" in rest_error(reply, 400)
     tensor = {"name": "X", "datatype": "BYTES", "shape": [1, 1], "bytes_values": ["!!"]}
     reply = httpx.post(f"{url}/v1/predict", json={"model": "id_bytes", "inputs": [tensor]})
-    assert "bytes_values" in _assert_refused(reply, "v1", 400)
+    assert "bytes_values" in rest_error(reply, 400)
 
 
 @pytest.mark.parametrize("value", ["-1", "abc", "0x10", "99999999999", "18446744073709551616", "", "5"])
@@ -103,7 +104,7 @@ def test_a_lying_header_length_is_refused(stack: Stack, value: str) -> None:
     header = json.dumps({"inputs": [{**FP32, "parameters": {"binary_data_size": 4}}]}).encode()
     headers = {"inference-header-content-length": value}
     reply = httpx.post(f"{stack.addresses.edge_url}/v2/models/id_fp32/infer", content=header + b"\0" * 4, headers=headers)
-    _assert_refused(reply, "v2", 400)
+    rest_error(reply, 400)
     assert_answers(DOORS["v2 binary"](stack.addresses, GOOD), GOOD)
 
 
@@ -117,40 +118,9 @@ def test_a_lying_header_length_is_refused(stack: Stack, value: str) -> None:
     ],
 )
 def test_v2_paths_that_are_not_served_answer_in_the_form_of_v2(stack: Stack, method: str, path: str, status: int) -> None:
-    _assert_refused(httpx.request(method, stack.addresses.edge_url + path), "v2", status)
+    rest_error(httpx.request(method, stack.addresses.edge_url + path), status)
 
 
-def _assert_refused(reply: httpx.Response, door: str, status: int) -> str:
-    assert reply.status_code == status, reply.text
-    assert reply.headers["content-type"].startswith("application/json")
-    body = reply.json()
-    assert set(body) == ({"error"} if door == "v2" else {"code", "message", "details"})
-    text: str = body["error" if door == "v2" else "message"]
-    assert text
-    assert "\n" not in text
-    return text
-
-
-def _call(stack: Stack, door: str, message: bytes, path: str = "/inference.GRPCInferenceService/ModelInfer") -> tuple[int, str]:
-    """A raw message through a gRPC door; the status."""
-    if door == "web":
-        headers = {"content-type": "application/grpc-web+proto", "x-grpc-web": "1"}
-        content = b"\0" + len(message).to_bytes(4, "big") + message
-        reply = httpx.post(stack.addresses.edge_url + path, content=content, headers=headers)
-        fields: dict[str, Any] = dict(reply.headers)
-        if reply.content:
-            fields |= dict(line.split(":", 1) for line in reply.content[5:].decode().split("\r\n") if line)
-        return int(fields["grpc-status"]), httpx.URL("http://x/?m=" + fields.get("grpc-message", "")).params["m"]
-    target = stack.addresses.node_grpc if door == "node" else stack.addresses.edge_grpc
-    with grpc.insecure_channel(target) as channel:
-        try:
-            call: Callable[..., bytes] = channel.unary_unary(path)
-            call(message, timeout=10)
-        except grpc.RpcError as error:
-            return error.code().value[0], error.details() or ""
-    return 0, ""
-
-
-@pytest.mark.parametrize(("door", "path"), [("v2", "/v2/models/%00"), ("v1", "/v1/models/%00")])
-def test_what_envoy_has_no_words_for_gets_some(stack: Stack, door: str, path: str) -> None:
-    _assert_refused(httpx.get(stack.addresses.edge_url + path), door, 400)
+@pytest.mark.parametrize("path", ["/v2/models/%00", "/v1/models/%00"])
+def test_what_envoy_has_no_words_for_gets_some(stack: Stack, path: str) -> None:
+    rest_error(httpx.get(stack.addresses.edge_url + path), 400)

@@ -11,11 +11,24 @@ import httpx
 
 from core_grpc.types import Datatype
 from tests.support.doors import Addresses
-from tests.support.models import write_addsub_i32, write_badload, write_id, write_identity
+from tests.support.models import (
+    write_addsub_i32,
+    write_badload,
+    write_big_out,
+    write_div_fp32,
+    write_gather,
+    write_id,
+    write_identity,
+    write_nobatch,
+    write_nonzero,
+    write_opt,
+)
 from tests.support.programs import Program
 
 TRANSPORTS = ("envoy", "grpcio")
 SLOW_MS = 300
+DELAY_MS = 50
+"""How long the batchers of the models below wait for others, so that callers meet in one batch."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +49,20 @@ def write_repository(repository: Path) -> None:
     for datatype in Datatype:
         write_id(repository, datatype)
     write_addsub_i32(repository)
+    write_div_fp32(repository)
+    write_nonzero(repository)
+    write_opt(repository)
+    write_big_out(repository)
+    write_gather(repository, f"[batching]\nmax_queue_delay_ms = {DELAY_MS}\n")
+    write_nobatch(repository, f"[warmup]\ncount = 0\n[batching]\nmax_queue_delay_ms = {DELAY_MS}\n")
     write_badload(repository)
     one_value = {"X": ("FP32", [-1, 1])}
     write_identity(repository, "id_fails", one_value, "max_batch_size = 8\n[identity]\nfail_value = 99.0\n")
     write_identity(repository, "slow", one_value, f"max_batch_size = 8\n[identity]\ndelay_ms = {SLOW_MS}\n")
+    delayed = f"max_batch_size = 8\n[warmup]\ncount = 0\n[batching]\nmax_queue_delay_ms = {DELAY_MS}\n"
+    write_identity(repository, "delayed_fp32", {"X": ("FP32", [-1, -1])}, delayed)
+    write_identity(repository, "delayed_bytes", {"X": ("BYTES", [-1, -1])}, delayed)
+    write_identity(repository, "a b", one_value, "max_batch_size = 8\n")
     write_identity(repository, "slow_unbatched", one_value, f"max_batch_size = 1\n[identity]\ndelay_ms = {SLOW_MS}\n")
 
 

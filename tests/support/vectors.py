@@ -67,6 +67,8 @@ class Vector:
     status: str = "OK"
     mentions: list[str] = field(default_factory=list)
     """Words that the error text must have: the field, what was wanted, what came."""
+    cases: list[str] = field(default_factory=list)
+    """Ids of the collected bug reports that this vector replays."""
     not_on: dict[str, str] = field(default_factory=dict)
     """Doors that cannot say this, with the reason."""
 

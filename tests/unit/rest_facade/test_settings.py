@@ -29,6 +29,17 @@ def test_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch, tmp
     assert (settings.port, settings.host, settings.log_level) == (9001, "0.0.0.0", "info")
 
 
+def test_the_limit_of_messages_is_the_cores_unless_the_facade_has_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "tensorgate.toml"
+    file.write_text("[limits]\nmax_message_bytes = 5000\n")
+    monkeypatch.setenv("TENSORGATE_CONFIG", str(file))
+    assert load_settings().max_body_bytes == 5000
+    monkeypatch.setenv("TENSORGATE_LIMITS_MAX_MESSAGE_BYTES", "6000")
+    assert load_settings().max_body_bytes == 6000
+    monkeypatch.setenv("TENSORGATE_FACADE_MAX_BODY_BYTES", "7000")
+    assert load_settings().max_body_bytes == 7000
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
