@@ -89,7 +89,7 @@ def test_filters_stand_in_the_order_that_works() -> None:
     names = [
         item["name"].removeprefix("envoy.filters.http.") for item in connection_manager(rendered(EdgeProcessSettings()))["http_filters"]
     ]
-    assert names == ["cors", "grpc_web", "buffer", "header_mutation", "lua", "lines_type", "grpc_json_transcoder", "router"]
+    assert names == ["cors", "grpc_web", "buffer", "header_mutation", "lua", "v1_errors", "lines_type", "grpc_json_transcoder", "router"]
 
 
 def test_a_cluster_of_names_is_looked_up() -> None:
