@@ -21,6 +21,9 @@ _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _REQUEST_ID_CHARACTERS = 128
 
 
+_MOST_PENDING = 1 << 20
+
+
 def server_options(settings: NodeSettings) -> list[tuple[str, int]]:
     """Channel arguments of the server, each with its reason."""
     limit = settings.limits.max_message_bytes
@@ -34,6 +37,10 @@ def server_options(settings: NodeSettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
+        # What arrives faster than Python takes it waits. By default the library cancels some of more than 1000, for no reason that the
+        # caller could see; what a model may have waiting is bounded behind the door, with a status that says so.
+        ("grpc.server.max_pending_requests", _MOST_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _MOST_PENDING),
         # Two servers on one port by accident would share callers in silence.
         ("grpc.so_reuseport", int(settings.server.so_reuseport)),
     ]
