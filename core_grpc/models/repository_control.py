@@ -207,7 +207,8 @@ async def _close(slot: Slot, reason: str = UNLOADED) -> None:
         slot.model = None
     if slot.lifecycle.state is ModelState.UNLOADING:
         slot.lifecycle.to(ModelState.UNAVAILABLE, reason)
-    _remove(slot.files)
+    if slot.files is not None:
+        await asyncio.to_thread(_remove, slot.files)
 
 
 def _remove(files: Path | None) -> None:
