@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class RepositoryControl:
             ModelLoadFailed: it cannot be served; what was served before still is.
             ServerDraining: the server is going away.
         """
-        await self._run(name, self._replace(name, override))
+        await self._run(name, lambda: self._replace(name, override))
 
     async def unload(self, name: str) -> None:
         """Stops a model from taking work and returns when its accepted work is done and it is gone.
@@ -81,7 +81,7 @@ class RepositoryControl:
         """
         if not self._registry.slots(name):
             raise NotFound(f"failed to unload {quoted(name)}, no such model")
-        await self._run(name, self._unload(name))
+        await self._run(name, lambda: self._unload(name))
 
     async def close(self) -> None:
         """Ends loads, closes every model; pending work fails, executing work is finished; idempotent."""
@@ -100,7 +100,7 @@ class RepositoryControl:
             return False
         return True
 
-    async def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """In a task of its own: a caller who leaves does not leave a model half loaded."""
         task = asyncio.create_task(self._one_at_a_time(name, work))
         self._tasks.add(task)
@@ -112,14 +112,11 @@ class RepositoryControl:
                 raise ServerDraining("the server is shutting down") from None
             raise
 
-    async def _one_at_a_time(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            async with self._locks.setdefault(name, asyncio.Lock()):
-                if self._is_closed:
-                    raise ServerDraining("the server is shutting down")
-                await work
-        finally:
-            work.close()
+    async def _one_at_a_time(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            if self._is_closed:
+                raise ServerDraining("the server is shutting down")
+            await work()
 
     async def _replace(self, name: str, override: LoadOverride | None) -> None:
         pool = ThreadPoolExecutor(1, "model-loading")
