@@ -16,6 +16,7 @@ from tests.support.programs import ROOT
     ("arguments", "printed"),
     [
         (["bench.start", "--rounds", "1"], ["ready after", "MB PSS"]),
+        (["bench.streams", "--scale", "0.02"], ["ModelStreamInfer", "Converse", "Watch by gRPC-Web", "No answer was lost"]),
         (["bench.doors", "--rounds", "1", "--scale", "0.02"], ["gRPC in Envoy / grpc.aio", "v2 binary / gRPC", "node CPU", "v1 JSON"]),
     ],
     ids=["start", "doors"],
