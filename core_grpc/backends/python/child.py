@@ -19,7 +19,7 @@ from typing import Any
 
 from core_grpc.backends.python.answers import DeclaredOutput, WrongAnswer, checked_outputs
 from core_grpc.backends.python.decoupled_child import serve_decoupled
-from core_grpc.backends.python.framing import Frame, TensorReader, Tensors, packed, receive, send
+from core_grpc.backends.python.framing import TensorReader, Tensors, packed, receive, send
 from core_grpc.backends.python.requests import request_from
 from core_grpc.backends.python.user_model import ModelBroken, finalise, made_model, told
 from core_grpc.python_model import InferenceError, ModelContext, Request
@@ -30,35 +30,35 @@ class _Batches:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
-        self._current: list[Request] = []
+        self._batches: queue.SimpleQueue[list[Request] | None] = queue.SimpleQueue()
+        self._last: list[Request] = []
+        """The batch that was read last. The server sends the next one when this one is answered: a cancellation means this one."""
         threading.Thread(target=self._read, name="requests", daemon=True).start()
 
     def next(self) -> list[Request] | None:
         """The next batch; None when there will be no more."""
-        frame = self._frames.get()
-        if frame is None:
-            return None
-        reader = TensorReader(frame.payload)
-        self._current = [request_from(item, reader) for item in frame.header["requests"]]
-        return self._current
+        return self._batches.get()
 
     def _read(self) -> None:
         try:
             while (frame := receive(self._connection)).header["type"] != "close":
                 if frame.header["type"] == "cancel":
                     for index in frame.header["requests"]:
-                        self._current[index].is_cancelled = True
+                        self._last[index].is_cancelled = True
                 else:
-                    self._frames.put(frame)
+                    reader = TensorReader(frame.payload)
+                    self._last = [request_from(item, reader) for item in frame.header["requests"]]
+                    self._batches.put(self._last)
         except (EOFError, OSError):
             os._exit(0)  # Nobody is left to answer; user code may be busy for ever.
-        self._frames.put(None)
+        self._batches.put(None)
 
 
 def main() -> None:
     """Entry point."""
     connection = socket.socket(fileno=int(sys.argv[1]))
+    # Programs that user code starts must not keep it open.
+    connection.set_inheritable(False)
     _die_with_parent()
     order = receive(connection).header
     directory = Path(order["directory"])

@@ -12,11 +12,12 @@ import json
 import os
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, suppress
 from typing import Any
 
 from core_grpc.backends.python.answers import DeclaredOutput, checked_outputs
-from core_grpc.backends.python.framing import PREFIX, Frame, TensorReader, Tensors, packed
+from core_grpc.backends.python.framing import PREFIX, Frame, TensorReader, Tensors, packed, sizes_from
 from core_grpc.backends.python.requests import request_from
 from core_grpc.backends.python.user_model import told
 from core_grpc.python_model import InferenceError, Request
@@ -26,6 +27,8 @@ READ_AHEAD_BYTES = 1 << 20
 """Of the stream that are read before anybody asks."""
 
 _END = object()
+_THREADS = 64
+"""Plain generators that run at once; more wait."""
 
 
 async def receive_async(reader: asyncio.StreamReader) -> Frame:
@@ -34,13 +37,14 @@ async def receive_async(reader: asyncio.StreamReader) -> Frame:
     Raises:
         EOFError, OSError: the other side is gone.
     """
-    header_bytes, payload_bytes = PREFIX.unpack(await reader.readexactly(PREFIX.size))
+    header_bytes, payload_bytes = sizes_from(await reader.readexactly(PREFIX.size))
     header = json.loads(await reader.readexactly(header_bytes))
     return Frame(header, memoryview(await reader.readexactly(payload_bytes)))
 
 
 async def serve_decoupled(connection: socket.socket, model: Any, outputs: Sequence[DeclaredOutput], credits_at_first: int) -> None:
     """Serves until the server says ``close``; ends the process when the server is gone."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "generator"))
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=READ_AHEAD_BYTES)
     server = _Server(model, outputs, writer, credits_at_first)
     try:
@@ -110,6 +114,7 @@ async def _answers(model: Any, request: Request) -> AsyncGenerator[Any, None]:
     try:
         while (answer := await loop.run_in_executor(None, next, made, _END)) is not _END:
             yield answer
-    except asyncio.CancelledError:
+    finally:
         request.is_cancelled = True
-        raise
+        with suppress(ValueError):  # It is running on its thread: it may look at is_cancelled.
+            made.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -45,8 +46,8 @@ class DecoupledPythonInstance:
         number, frames = await link.ask(inputs, request)
         is_over = False
         try:
-            while (frame := await self._next(frames)).header["type"] == "answer":
-                yield TensorReader(frame.payload).tensors(frame.header["tensors"])
+            while (frame := await self._next(link, frames)).header["type"] == "answer":
+                yield self._outputs(frame)
                 link.tell({"type": "credit", "number": number})
             is_over = True
             self._restarts.worked()
@@ -61,12 +62,18 @@ class DecoupledPythonInstance:
         if self._link:
             await self._link.close()
 
-    async def _next(self, frames: asyncio.Queue[Frame | GatewayError]) -> Frame:
+    def _outputs(self, frame: Frame) -> Mapping[str, Array]:
+        try:
+            return TensorReader(frame.payload).tensors(frame.header["tensors"])
+        except (KeyError, ValueError, TypeError):
+            raise BackendFailed(f"model '{self._model}': its process answered something that cannot be read") from None
+
+    async def _next(self, link: _Link, frames: asyncio.Queue[Frame | GatewayError]) -> Frame:
         try:
             async with asyncio.timeout(self._timeout_s):
                 frame = await frames.get()
         except TimeoutError:
-            # Other requests of this process go on: only this one made no progress.
+            link.kill_if_silent(self._timeout_s)
             raise BackendFailed(f"model '{self._model}': no answer within [python] timeout_s = {self._timeout_s:g}") from None
         if isinstance(frame, GatewayError):
             raise type(frame)(frame.message)
@@ -80,7 +87,7 @@ class DecoupledPythonInstance:
                 return self._link
             if self._link:
                 self._restarts.failed()
-                await self._link.close()
+                await self._link.end()
                 self._link = None
             self._restarts.check(self._model)
             try:
@@ -101,6 +108,7 @@ class _Link:
         self._writer = writer
         self._frames: dict[int, asyncio.Queue[Frame | GatewayError]] = {}
         self._last_number = 0
+        self._heard_at = time.monotonic()
         self.is_broken = False
         self._reading = asyncio.create_task(self._read(), name=f"answers of {model}")
 
@@ -133,10 +141,20 @@ class _Link:
         if self._frames.pop(number, None) is not None and must_cancel:
             self.tell({"type": "cancel", "number": number})
 
+    def kill_if_silent(self, seconds: float) -> None:
+        """Ends a process from which nothing at all came for so long: its loop is blocked, and nobody else's answer will come either."""
+        if time.monotonic() - self._heard_at >= seconds:
+            self.is_broken = True
+            self._process.kill_soon()
+
     async def close(self) -> None:
         """Fails what still streams and ends the process."""
         self._fail_all(ModelNotReady("the model is being unloaded"))
         self._reading.cancel()
+        await self.end()
+
+    async def end(self) -> None:
+        """Ends the process, after those who waited for it were told how it ended."""
         await asyncio.gather(self._reading, return_exceptions=True)
         self._writer.close()
         await asyncio.to_thread(self._process.close)
@@ -145,6 +163,7 @@ class _Link:
         try:
             while True:
                 frame = await receive_async(self._reader)
+                self._heard_at = time.monotonic()
                 if frames := self._frames.get(frame.header["number"]):
                     frames.put_nowait(frame)
         except (EOFError, OSError):

@@ -19,6 +19,10 @@ from core_grpc.types import DATATYPES, Array, Datatype, datatype_from_dtype
 
 PREFIX = struct.Struct("<IQ")
 
+_MOST_HEADER_BYTES = 1 << 26
+_MOST_PAYLOAD_BYTES = 1 << 34
+"""Several requests of the largest message that gRPC has."""
+
 _MOST_BUFFERS = 512
 """Buffers of one ``sendmsg``; systems allow 1024."""
 
@@ -92,13 +96,25 @@ def send(connection: socket.socket, message: list[memoryview]) -> None:
             left[0] = left[0][sent:]
 
 
+def sizes_from(prefix: bytes | memoryview) -> tuple[int, int]:
+    """The lengths of header and payload.
+
+    Raises:
+        ValueError: no message is so large; whoever sent it does not speak this protocol.
+    """
+    header_bytes, payload_bytes = PREFIX.unpack(prefix)
+    if header_bytes > _MOST_HEADER_BYTES or payload_bytes > _MOST_PAYLOAD_BYTES:
+        raise ValueError(f"a message of {header_bytes} and {payload_bytes} bytes")
+    return header_bytes, payload_bytes
+
+
 def receive(connection: socket.socket) -> Frame:
     """The next message; blocks.
 
     Raises:
         EOFError: the other side is gone.
     """
-    header_bytes, payload_bytes = PREFIX.unpack(_received(connection, PREFIX.size))
+    header_bytes, payload_bytes = sizes_from(_received(connection, PREFIX.size))
     header = json.loads(bytes(_received(connection, header_bytes)))
     return Frame(header, _received(connection, payload_bytes))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -52,7 +54,7 @@ class ModelProcess:
         Raises:
             ModelLoadFailed: it is not; the text says why.
         """
-        self._name = order.name
+        self._is_reaped = False
         self.connection, theirs = socket.socketpair()
         command = [os.environ.get(INTERPRETER, sys.executable), "-P", "-m", "core_grpc.backends.python.child", str(theirs.fileno())]
         with theirs:
@@ -91,6 +93,11 @@ class ModelProcess:
         """Of the process."""
         return self._process.pid
 
+    @property
+    def has_exited(self) -> bool:
+        """Whether it is gone, whoever may still hold its socket."""
+        return self._process.poll() is not None
+
     def ending(self) -> str:
         """How it ended, for an error text; waits a moment for the end."""
         try:
@@ -109,9 +116,16 @@ class ModelProcess:
             pass
         self.kill()
 
+    def kill_soon(self) -> None:
+        """Begins to end it; does not wait."""
+        if not self._is_reaped:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def kill(self) -> None:
-        """Ends it at once; idempotent."""
-        self._process.kill()
+        """Ends it at once, with whatever it has started; idempotent."""
+        self.kill_soon()
+        self._is_reaped = True
         self._process.wait()
         self.connection.close()
 

@@ -74,7 +74,12 @@ class UnaryInstance:
         """
         ends = time.monotonic() + self._timeout_s
         told: set[int] = set()
-        while not select.select([process.connection], [], [], min(_LOOK_S, self._timeout_s))[0]:
+        # Not select(): a busy node has descriptors beyond those that it takes.
+        poll = select.poll()
+        poll.register(process.connection, select.POLLIN)
+        while not poll.poll(min(_LOOK_S, self._timeout_s) * 1000):
+            if process.has_exited:
+                raise EOFError  # A child of the process may still hold the socket.
             if time.monotonic() >= ends:
                 raise TimeoutError
             left = {index for index, request in enumerate(requests) if request.is_abandoned} - told

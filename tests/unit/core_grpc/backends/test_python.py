@@ -19,6 +19,7 @@ from core_grpc.lifecycle import ModelState
 from core_grpc.models.registry import Registry
 from core_grpc.types import Array, InferRequest
 from tests.support import python_models as models
+from tests.support.programs import is_running
 from tests.support.serving import Served
 from tests.support.serving import serving as loaded
 
@@ -301,3 +302,79 @@ async def test_closing_ends_streams(tmp_path: Path) -> None:
         with pytest.raises(ModelNotReady):
             await first
         assert model.lifecycle.state is ModelState.UNAVAILABLE
+
+
+async def test_what_a_dying_process_has_started_dies_with_it(tmp_path: Path) -> None:
+    code = """
+        import os, pathlib, subprocess
+        class Model:
+            def initialise(self, context):
+                self.directory = context.directory
+            def execute(self, requests):
+                child = os.fork()
+                if child == 0:
+                    import time
+                    time.sleep(60)
+                (self.directory / "child").write_text(str(child))
+                os._exit(5)
+    """
+    directory = models.write_python_model(tmp_path, "parent", code, **models.ROWS)
+    async with serving(tmp_path) as registry:
+        began = time.monotonic()
+        with pytest.raises(BackendFailed, match="exited with code 5"):
+            await ask(registry, "parent", 0)
+        assert time.monotonic() - began < 5, "although the child holds the socket"
+        child = int(await content(directory / "child"))
+    for _ in range(100):
+        if not is_running(child):
+            break
+        await asyncio.sleep(0.02)
+    assert not is_running(child)
+
+
+async def test_a_generator_that_blocks_everything_costs_the_process(tmp_path: Path) -> None:
+    code = """
+        import time
+        import numpy as np
+        class Model:
+            async def execute(self, request):
+                if request.id == "block":
+                    time.sleep(60)
+                yield {"OUT": np.zeros(1, np.int32)}
+    """
+    config = "[python]\ndecoupled = true\ntimeout_s = 0.5\n"
+    models.write_python_model(tmp_path, "blocks", code, **models.COUNT_TENSORS, config=config)
+    async with serving(tmp_path) as registry:
+        model = registry.find("blocks")
+
+        async def run(request_id: str) -> int:
+            inputs = {"N": np.zeros(3, np.int32)}
+            return len([e async for e in model.stream(inputs, 1, InferRequest("blocks", "", {}, request_id))])
+
+        assert await run("a") == 1
+        with pytest.raises(BackendFailed, match="no answer within"):
+            await run("block")
+        assert await run("b") == 1
+
+
+async def test_a_plain_generator_runs_on_a_thread_and_is_closed(tmp_path: Path) -> None:
+    code = """
+        import pathlib, time
+        import numpy as np
+        class Model:
+            def initialise(self, context):
+                self.directory = context.directory
+            def execute(self, request):
+                try:
+                    for number in range(1000):
+                        time.sleep(0.01)
+                        yield {"OUT": np.array([number], np.int32)}
+                finally:
+                    (self.directory / "closed").write_text("yes")
+    """
+    directory = models.write_python_model(tmp_path, "plain", code, **models.COUNT_TENSORS, config=models.DECOUPLED)
+    async with serving(tmp_path) as registry:
+        inputs = {"N": np.zeros(3, np.int32)}
+        async with aclosing(registry.find("plain").stream(inputs, 1, InferRequest("plain", "", {}))) as stream:
+            assert [int((await anext(stream)).outputs["OUT"][0]) for _ in range(3)] == [0, 1, 2]
+        assert await content(directory / "closed") == "yes"
