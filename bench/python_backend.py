@@ -28,7 +28,16 @@ class Model:
     def execute(self, requests):
         return [{"Y": request.inputs["X"]} for request in requests]
 """
-CONFIG = 'backend = "python"\nmax_batch_size = 32\n[input.X]\ndatatype = "FP32"\nshape = [-1, -1]\n[output.Y]\ndatatype = "FP32"\nshape = [-1, -1]\n'
+CONFIG = """\
+backend = "python"
+max_batch_size = 32
+[input.X]
+datatype = "FP32"
+shape = [-1, -1]
+[output.Y]
+datatype = "FP32"
+shape = [-1, -1]
+"""
 
 
 async def median_us(model: Model, columns: int, rounds: int) -> float:
