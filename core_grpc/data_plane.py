@@ -206,6 +206,8 @@ class DataPlane:
         """
         model = self._accepting_model(request)
         began = time.monotonic()
+        if request.parameters:
+            request = _with_queue_timeout(request, began)
         model.users += 1
         try:
             names = _wanted_outputs(model, request)
@@ -333,6 +335,15 @@ class DataPlane:
         if not self._is_accepting:
             raise ServerDraining("the server is shutting down and takes no new work")
         return self._registry.find(request.model_name, request.model_version)
+
+
+def _with_queue_timeout(request: InferRequest, now: float) -> InferRequest:
+    """The request with its parameter ``timeout`` (microseconds; 0 for none) as the deadline of its wait: once it runs, it runs."""
+    timeout_us = request.parameters.get("timeout", 0)
+    if not isinstance(timeout_us, int) or not timeout_us:
+        return request
+    ends = now + timeout_us / 1e6
+    return request._replace(deadline=ends if request.deadline is None else min(ends, request.deadline))
 
 
 def _wanted_outputs(model: Model, request: InferRequest) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 What a body means is decided by its content type: none, ``application/json``, ``application/octet-stream`` and
 ``application/x-www-form-urlencoded`` (what ``curl -d`` says) are JSON, with raw tensors behind it where Inference-Header-Content-Length
-is set; stock clients send JSON under any of these. ``image/*`` and ``multipart/form-data`` are uploads. Nothing else is read.
+is set; stock clients send JSON under any of these. ``image/*``, ``audio/*`` and ``multipart/form-data`` are uploads. Nothing else is read.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _essence(content_type: str) -> str:
 
 def _is_upload(content_type: str) -> bool:
     essence = _essence(content_type)
-    return essence == MULTIPART_TYPE or essence.startswith("image/")
+    return essence == MULTIPART_TYPE or essence.startswith(("image/", "audio/"))
 
 
 def _is_bare_image(content_type: str, body: bytes) -> bool:
@@ -190,7 +190,8 @@ def _is_bare_image(content_type: str, body: bytes) -> bool:
 def _check_content_type(content_type: str) -> None:
     if _essence(content_type) not in _JSON_TYPES and not _is_upload(content_type):
         raise InvalidArgument(
-            f"content type {quoted(content_type, 80)}: wanted application/json, application/octet-stream, image/* or multipart/form-data"
+            f"content type {quoted(content_type, 80)}: wanted application/json, application/octet-stream, image/*, audio/* or "
+            "multipart/form-data"
         )
 
 

@@ -1,9 +1,9 @@
-"""Uploads: photographs as a browser's form or ``curl -F`` sends them, for a model with one input of images.
+"""Uploads: photographs and recordings as a browser's form or ``curl -F`` sends them, for a model with one input of images or of BYTES.
 
-``multipart/form-data``: file parts named like the input, ``image`` or ``file``, several being several rows, and the text parts
-``top_k`` and ``outputs`` (names, separated by commas). Or a bare body of type ``image/*``, with ``top_k`` and ``outputs`` in the query;
-on ``:predict`` also a body of type ``application/octet-stream`` that is no JSON object, and one without a type, or with the one that
-``curl --data-binary`` sets, that begins like JPEG or PNG and like no text.
+``multipart/form-data``: file parts named like the input, ``image``, ``audio`` or ``file``, several being several rows, and the text parts
+``top_k`` and ``outputs`` (names, separated by commas). Or a bare body of type ``image/*`` or ``audio/*``, with ``top_k`` and ``outputs`` in
+the query; on ``:predict`` also a body of type ``application/octet-stream`` that is no JSON object, and one without a type, or with the one
+that ``curl --data-binary`` sets, that begins like JPEG or PNG and like no text.
 
 ``:predict`` answers an upload with ``classes``, and with ``outputs`` only for those that were asked for: a thousand probabilities
 are noise to whoever uploads a photograph. A model without labels answers all its outputs.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MULTIPART_TYPE = "multipart/form-data"
 
-_FILE_NAMES = frozenset({"image", "file"})
+_FILE_NAMES = frozenset({"image", "audio", "file"})
 _OPTION_NAMES = frozenset({"top_k", "outputs"})
 _MOST_PARTS = 1024
 _OPTION_BYTES = 4096
@@ -43,9 +43,9 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The encoded images of an upload, a row each, and its options."""
+    """The files of an upload, a row each, and its options."""
 
-    images: tuple[bytes, ...]
+    files: tuple[bytes, ...]
     options: Mapping[str, str]
     """``top_k`` and ``outputs``, as text."""
 
@@ -54,20 +54,23 @@ def decode_upload(spec: ModelSpec, content_type: str, body: bytes, query: Mappin
     """The call in an upload.
 
     Args:
-        content_type: ``multipart/form-data`` with its boundary; any other type is one bare image.
+        content_type: ``multipart/form-data`` with its boundary; any other type is one bare file.
         query: ``top_k`` and ``outputs`` from the URL; a form's own come first.
 
     Raises:
-        InvalidArgument: the model takes no image, or the form is broken or has a part that nobody reads.
+        InvalidArgument: the model takes no uploads, or the form is broken or has a part that nobody reads.
     """
-    item = _image_input(spec)
+    item = _upload_input(spec)
     is_form = content_type.lower().startswith(MULTIPART_TYPE)
     upload = _parse_form(item, content_type, body) if is_form else Upload((body,), {})
-    for position, image in enumerate(upload.images):
-        if not image:
-            raise InvalidArgument(f"image {position} of the upload is empty: wanted an encoded image")
+    for position, file in enumerate(upload.files):
+        if not file:
+            kind = "image" if item.accepts == "image" else "file"
+            raise InvalidArgument(f"{kind} {position} of the upload is empty: wanted an encoded {kind}")
     options = {**query, **upload.options}
-    tensor = Tensor(Datatype.BYTES, bytes_array(upload.images, (len(upload.images), 1)))
+    # A file is one element: all dimensions beyond the first are 1.
+    others = 1 if item.accepts == "image" else max(len(item.shape) - 1, 0)
+    tensor = Tensor(Datatype.BYTES, bytes_array(upload.files, (len(upload.files), *[1] * others)))
     shown = tuple(name.strip() for name in options.get("outputs", "").split(",") if name.strip())
     labelled = next((output.name for output in spec.outputs if output.labels), None)
     wanted = (*shown, *((labelled,) if labelled and labelled not in shown else ()))
@@ -91,21 +94,27 @@ def _top_k(options: Mapping[str, str]) -> int:
 
 
 def takes_uploads(spec: ModelSpec) -> bool:
-    """Whether the model has exactly one input of images and needs no other."""
-    needed = [item for item in spec.inputs if item.accepts == "image" or not item.optional]
-    return len(needed) == 1 and needed[0].accepts == "image"
+    """Whether the model has exactly one input of images or of BYTES and needs no other."""
+    return len(_fillable(spec)) == 1 and all(item.optional or item in _fillable(spec) for item in spec.inputs)
 
 
-def _image_input(spec: ModelSpec) -> TensorSpec:
+def _fillable(spec: ModelSpec) -> list[TensorSpec]:
+    """The inputs that a file can be."""
+    images = [item for item in spec.inputs if item.accepts == "image"]
+    return images or [item for item in spec.inputs if item.datatype is Datatype.BYTES]
+
+
+def _upload_input(spec: ModelSpec) -> TensorSpec:
     if not takes_uploads(spec):
         raise InvalidArgument(
-            f"model '{spec.name}' takes no uploads: they need exactly one input, and that of images; send JSON or binary tensors"
+            f"model '{spec.name}' takes no uploads: they need exactly one input, and that of images or of BYTES; "
+            "send JSON or binary tensors"
         )
-    return next(item for item in spec.inputs if item.accepts == "image")
+    return _fillable(spec)[0]
 
 
 def _parse_form(item: TensorSpec, content_type: str, body: bytes) -> Upload:
-    images: list[bytes] = []
+    files: list[bytes] = []
     options: dict[str, str] = {}
     for part in _parse_parts(content_type, body):
         _, disposition = parse_options_header(part.headers.get("content-disposition", b"").decode("latin-1"))
@@ -115,15 +124,15 @@ def _parse_form(item: TensorSpec, content_type: str, body: bytes) -> Upload:
             options[name] = _option(name, data)
         elif name not in _FILE_NAMES and name != item.name:
             raise InvalidArgument(
-                f"form part {quoted(name)}: wanted a file named 'image', 'file' or {quoted(item.name)}, or top_k, or outputs"
+                f"form part {quoted(name)}: wanted a file named 'image', 'audio', 'file' or {quoted(item.name)}, or top_k, or outputs"
             )
         elif b"filename" not in disposition and "content-type" not in part.headers:
             raise InvalidArgument(f"form part {quoted(name)} is text: wanted a file (with curl: -F {name}=@photo.jpg)")
         else:
-            images.append(data)
-    if not images:
-        raise InvalidArgument(f"the form has no file: wanted one named 'image', 'file' or {quoted(item.name)}")
-    return Upload(tuple(images), options)
+            files.append(data)
+    if not files:
+        raise InvalidArgument(f"the form has no file: wanted one named 'image', 'audio', 'file' or {quoted(item.name)}")
+    return Upload(tuple(files), options)
 
 
 def _option(name: str, data: bytes) -> str:

@@ -53,6 +53,7 @@ def ok(description: str, content: Mapping[str, Any], headers: Mapping[str, Any] 
 
 
 def image_bodies() -> dict[str, Any]:
-    """Uploads: a form, or the image alone."""
-    image: Schema = {"type": "string", "contentMediaType": "image/*", "format": "binary"}
-    return {"multipart/form-data": media("Upload"), **{kind: media({**image, "contentMediaType": kind}) for kind in IMAGE_TYPES}}
+    """Uploads: a form, or the image alone; a recording for models that take BYTES."""
+    file: Schema = {"type": "string", "format": "binary"}
+    kinds = (*IMAGE_TYPES, "audio/wav")
+    return {"multipart/form-data": media("Upload"), **{kind: media({**file, "contentMediaType": kind}) for kind in kinds}}

@@ -111,6 +111,26 @@ COUNT = '''
 COUNT_TENSORS: dict[str, Any] = {"inputs": {"N": ("INT32", [3])}, "outputs": {"OUT": ("INT32", [-1])}}
 
 
+FRAMES = '''
+    """How many frames a WAV file has."""
+    import io, wave
+    import numpy as np
+
+    class Model:
+        def execute(self, requests):
+            return [{"FRAMES": np.array([[self.frames(file)] for file in r.inputs["AUDIO"][:, 0]], np.int32)} for r in requests]
+
+        def frames(self, file):
+            return wave.open(io.BytesIO(file)).getnframes()
+'''
+FRAMES_TENSORS: dict[str, Any] = {"inputs": {"AUDIO": ("BYTES", [-1, 1])}, "outputs": {"FRAMES": ("INT32", [-1, 1])}}
+
+
+def write_frames(repository: Path) -> None:
+    """``frames``: takes recordings."""
+    write_python_model(repository, "frames", FRAMES, **FRAMES_TENSORS, config="max_batch_size = 8")
+
+
 def write_double(repository: Path) -> None:
     """``double``: Y = 2 X, in Python, batched."""
     write_python_model(repository, "double", DOUBLE, **ROWS, config="max_batch_size = 8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.python_models import write_count, write_faults
+from tests.support.python_models import write_count, write_faults, write_frames
 from tests.support.stack import TRANSPORTS, Stack, running_stack, write_repository
 from tests.support.triton_examples import write_examples
 
@@ -27,6 +27,7 @@ def example_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_repository(repository)
     write_count(repository)
     write_faults(repository)
+    write_frames(repository)
     return repository
 
 

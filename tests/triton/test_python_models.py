@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import wave
+
 import httpx
 import pytest
 
@@ -41,3 +44,26 @@ def test_no_error_tells_about_the_inside(triton_stack: Stack, part: str) -> None
     for order in (1, 3, 5, 7):
         assert part not in ask(triton_stack, order).text
         assert "/" not in ask(triton_stack, order).json()["error"]
+
+
+def recording(frames: int) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(2)
+        writer.setframerate(16_000)
+        writer.writeframes(b"\0\0" * frames)
+    return file.getvalue()
+
+
+def test_recordings_are_uploaded_like_photographs(triton_stack: Stack) -> None:
+    models = f"{triton_stack.addresses.edge_url}/v2/models/frames"
+    bare = httpx.post(f"{models}/infer", content=recording(1234), headers={"content-type": "audio/wav"})
+    assert bare.json()["outputs"][0]["data"] == [1234]
+    files = [("audio", ("a.wav", recording(5), "audio/wav")), ("audio", ("b.wav", recording(6), "audio/wav"))]
+    assert httpx.post(f"{models}/infer", files=files).json()["outputs"][0]["data"] == [5, 6]
+    url = f"{triton_stack.addresses.edge_url}/v1/models/frames:predict"
+    assert httpx.post(url, content=recording(7), headers={"content-type": "audio/x-wav"}).json()["outputs"] == {"FRAMES": [[7]]}
+    refused = httpx.post(f"{models}/infer", content=b"", headers={"content-type": "audio/wav"})
+    assert refused.status_code == 400
+    assert "empty" in refused.json()["error"]

@@ -390,3 +390,21 @@ def test_generate_stream(triton_stack: Stack) -> None:
     assert httpx.post(f"{models}/nope/generate_stream", json={}).status_code == 404
     nothing = httpx.post(f"{models}/repeat_int32/generate_stream", json={"IN": [], "DELAY": [], "WAIT": 0})
     assert (nothing.status_code, nothing.content) == (200, b"")
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_the_parameter_timeout_bounds_the_wait_and_not_the_run(triton_stack: Stack, door: str) -> None:
+    async with grpc.aio.insecure_channel(target(triton_stack, door)) as channel:
+        stub = pb_grpc.GRPCInferenceServiceStub(channel)
+        alone = infer("slow_unbatched", [1], "runs")
+        alone.parameters["timeout"].int64_param = 100_000  # It runs for 300 ms.
+        assert number_of(await stub.ModelInfer(alone, timeout=10)) == 1
+        running = asyncio.ensure_future(stub.ModelInfer(infer("slow_unbatched", [2], ""), timeout=10))
+        await asyncio.sleep(0.1)
+        waiting = infer("slow_unbatched", [3], "waits")
+        waiting.parameters["timeout"].int64_param = 50_000
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.ModelInfer(waiting, timeout=10)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert not running.done()
+        await running

@@ -75,7 +75,7 @@ def test_a_bare_image(content_type: str) -> None:
     ("parts", "wanted"),
     [
         ([], "the form has no file"),
-        ([part("top_k", b"1")], "the form has no file: wanted one named 'image', 'file' or 'X'"),
+        ([part("top_k", b"1")], "the form has no file: wanted one named 'image', 'audio', 'file' or 'X'"),
         ([part("photo", PHOTO, filename="a")], "form part 'photo': wanted a file named"),
         ([part("image", b"photo.jpg")], "form part 'image' is text: wanted a file (with curl: -F image=@photo.jpg)"),
         ([part("image", b"", filename="a")], "image 0 of the upload is empty"),
