@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.models import write_identity
 from tests.support.python_models import write_count, write_faults, write_frames
 from tests.support.stack import TRANSPORTS, Stack, running_stack, write_repository
 from tests.support.triton_examples import write_examples
@@ -19,6 +20,13 @@ ALLOWING = {
 }
 
 
+def write_labelled(repository: Path) -> None:
+    """``probs``: answers with what it was given, four scores a row, with labels."""
+    config = 'max_batch_size = 8\n[output.Y]\nlabels = "labels.txt"\n'
+    write_identity(repository, "probs", {"X": ("FP32", [-1, 4])}, config)
+    (repository / "probs" / "labels.txt").write_text("cat\ndog\nowl\nfox\n", encoding="utf-8")
+
+
 @pytest.fixture(scope="session")
 def example_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The examples' models, beside those that other tests use."""
@@ -28,6 +36,7 @@ def example_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_count(repository)
     write_faults(repository)
     write_frames(repository)
+    write_labelled(repository)
     return repository
 
 
