@@ -89,7 +89,8 @@ class LimitsSettings:
     max_message_bytes: int = bounded(64 << 20, 1024, (1 << 31) - 1)
     """The largest message, either direction, on every door."""
     max_stream_requests: int = bounded(64, 1, 100_000)
-    """Requests of one stream that are in work at once. The next one is read when one of them is answered."""
+    """Requests of one stream that are in work at once, with at most max_message_bytes of them together. The next one is read when one
+    of them is answered."""
     max_tensor_dimensions: int = bounded(32, 1, 64)
     """The most dimensions of a tensor."""
     max_json_depth: int = bounded(64, 4, 1000)

@@ -1,8 +1,8 @@
 """Many requests of one stream at once, and their answers on the one stream back.
 
-Requests are read while others are being answered, up to a limit; then the caller's flow control holds the rest. Answers wait for the
-reader in a queue of a few: when it is full, what makes them waits too. So a slow reader holds back its own stream and nothing else, and
-what one stream can take is bounded in both directions.
+Requests are read while others are being answered, up to a limit of number and bytes; then the caller's flow control holds the rest. Answers
+wait for the reader in a queue of a few: when it is full, what makes them waits too. So a slow reader holds back its own stream and nothing
+else, and what one stream can take is bounded in both directions.
 """
 
 from __future__ import annotations
@@ -36,11 +36,23 @@ class Interleaver(Generic[Request, Answer]):
     """
 
     def __init__(
-        self, respond: Callable[[Request], AsyncGenerator[Answer, None]], is_ordered: Callable[[Request], bool], max_requests: int
+        self,
+        respond: Callable[[Request], AsyncGenerator[Answer, None]],
+        is_ordered: Callable[[Request], bool],
+        *,
+        max_requests: int,
+        max_bytes: int,
+        size_of: Callable[[Request], int],
     ) -> None:
+        """At most ``max_requests`` are in work, and ``max_bytes`` of them by ``size_of``; one always may."""
         self._respond = respond
         self._is_ordered = is_ordered
         self._room = asyncio.Semaphore(max_requests)
+        self._max_bytes = max_bytes
+        self._size_of = size_of
+        self._bytes = 0
+        """Of the requests in work."""
+        self._freed = asyncio.Event()
         self._answers: asyncio.Queue[Answer | _Over] = asyncio.Queue(_AHEAD)
         self._working: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
@@ -78,7 +90,12 @@ class Interleaver(Generic[Request, Answer]):
         try:
             async for request in requests:
                 await self._room.acquire()
-                self._begin(request)
+                size = self._size_of(request)
+                while self._working and self._bytes + size > self._max_bytes:
+                    self._freed.clear()
+                    await self._freed.wait()
+                self._bytes += size
+                self._begin(request, size)
         except asyncio.CancelledError:
             if not self._is_stopped:
                 # Raised by ``requests`` (the caller has left), or the stream is over anyway.
@@ -92,14 +109,20 @@ class Interleaver(Generic[Request, Answer]):
                 await asyncio.wait(self._working)
         await self._answers.put(_Over(error))
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: Request, size: int) -> None:
         before, mine = None, None
         if self._is_ordered(request):
             before, mine = self._turn, asyncio.get_running_loop().create_future()
             self._turn = mine
         task = asyncio.create_task(self._answer(request, before, mine))
         self._working.add(task)
-        task.add_done_callback(self._working.discard)
+
+        def is_done(task: asyncio.Task[None]) -> None:
+            self._working.discard(task)
+            self._bytes -= size
+            self._freed.set()
+
+        task.add_done_callback(is_done)
 
     async def _answer(self, request: Request, before: asyncio.Future[None] | None, mine: asyncio.Future[None] | None) -> None:
         try:

@@ -44,7 +44,13 @@ async def model_stream(
         RpcFailure: a request failed and the caller wants that as the RPC's status.
     """
     stream = _ModelStream(data_plane, limits.max_tensor_dimensions, memory, context)
-    interleaver = Interleaver(stream.respond, stream.is_ordered, limits.max_stream_requests)
+    interleaver = Interleaver(
+        stream.respond,
+        stream.is_ordered,
+        max_requests=limits.max_stream_requests,
+        max_bytes=limits.max_message_bytes,
+        size_of=pb.ModelInferRequest.ByteSize,
+    )
     with data_plane.on_stop_accepting(interleaver.stop):
         async with aclosing(interleaver.run(requests)) as answers:
             async for answer in answers:

@@ -49,7 +49,13 @@ class TensorgateStreams:
             yield last
 
         answer, nbytes = pb.PredictManyResponse(), 0
-        interleaver = Interleaver(respond, lambda _message: True, self._limits.max_stream_requests)
+        interleaver = Interleaver(
+            respond,
+            lambda _message: True,
+            max_requests=self._limits.max_stream_requests,
+            max_bytes=self._limits.max_message_bytes,
+            size_of=pb.PredictManyRequest.ByteSize,
+        )
         with self._data_plane.on_stop_accepting(interleaver.stop):
             async with aclosing(interleaver.run(requests)) as outcomes:
                 async for outcome in outcomes:
@@ -105,7 +111,13 @@ class TensorgateStreams:
         def is_ordered(message: pb.ConverseRequest) -> bool:
             return not self._is_decoupled(message.request)
 
-        interleaver = Interleaver(respond, is_ordered, self._limits.max_stream_requests)
+        interleaver = Interleaver(
+            respond,
+            is_ordered,
+            max_requests=self._limits.max_stream_requests,
+            max_bytes=self._limits.max_message_bytes,
+            size_of=pb.ConverseRequest.ByteSize,
+        )
         with self._data_plane.on_stop_accepting(interleaver.stop):
             async with aclosing(interleaver.run(requests)) as answers:
                 async for answer in answers:

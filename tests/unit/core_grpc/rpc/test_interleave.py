@@ -39,7 +39,7 @@ class Work:
 def interleaver(
     work: Work, *, is_ordered: Callable[[int], bool] = lambda _request: True, room: int = 8
 ) -> Interleaver[int, tuple[int, int]]:
-    return Interleaver(work.respond, is_ordered, room)
+    return Interleaver(work.respond, is_ordered, max_requests=room, max_bytes=1000, size_of=lambda _request: 1)
 
 
 async def test_answers_come_in_the_order_of_the_requests() -> None:
@@ -94,7 +94,7 @@ async def test_a_reader_that_stops_holds_back_what_is_made() -> None:
             made.append(number)
             yield number
 
-    answers = Interleaver(respond, lambda _request: False, 8).run(stream_of([0]))
+    answers = Interleaver(respond, lambda _request: False, max_requests=8, max_bytes=8, size_of=lambda _request: 1).run(stream_of([0]))
     assert await anext(answers) == 0
     await asyncio.sleep(0.01)
     assert len(made) < 20
@@ -122,7 +122,9 @@ async def test_a_failure_of_respond_ends_the_stream(is_ordered: bool) -> None:
             raise ValueError("no")
         yield request
 
-    answers = Interleaver(respond, lambda _request: is_ordered, 8).run(stream_of(range(2)))
+    answers = Interleaver(respond, lambda _request: is_ordered, max_requests=8, max_bytes=8, size_of=lambda _request: 1).run(
+        stream_of(range(2))
+    )
     with pytest.raises(ValueError, match="no"):
         _ = [answer async for answer in answers]
 
@@ -157,3 +159,24 @@ async def test_stopped_it_answers_what_it_read_and_says_why_it_ends() -> None:
     assert await first == (0, 0)
     with pytest.raises(ServerDraining):
         await anext(answers)
+
+
+async def test_reads_no_more_bytes_than_it_may_hold_but_always_one_request() -> None:
+    work = Work()
+    work.gates = {size: asyncio.Event() for size in (3, 4, 50, 5)}
+    stream = Interleaver(work.respond, lambda _request: False, max_requests=8, max_bytes=8, size_of=lambda request: request)
+    answers = stream.run(stream_of([3, 4, 50, 5]))
+    first = asyncio.ensure_future(anext(answers))
+    await asyncio.sleep(0.01)
+    assert work.begun == [3, 4]
+    work.gates[3].set()
+    assert await first == (3, 0)
+    await asyncio.sleep(0.01)
+    assert work.begun == [3, 4], "50 does not fit beside 4"
+    work.gates[4].set()
+    assert await anext(answers) == (4, 0)
+    await asyncio.sleep(0.01)
+    assert work.begun == [3, 4, 50], "alone it may"
+    work.gates[50].set()
+    work.gates[5].set()
+    assert [answer async for answer in answers] == [(50, 0), (5, 0)]
