@@ -56,12 +56,14 @@ class Interleaver(Generic[Request, Answer]):
         self._answers: asyncio.Queue[Answer | _Over] = asyncio.Queue(_AHEAD)
         self._working: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
+        self._held: Request | None = None
+        """The request that was read and waits for room."""
         self._turn: asyncio.Future[None] | None = None
         """Done when the last ordered request that was read has given its answers."""
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Reads no more requests: those that were read are answered, then the stream ends with ServerDraining."""
+        """Reads no more requests: those that were read are answered, room or no room, then the stream ends with ServerDraining."""
         self._is_stopped = True
         if self._reading:
             self._reading.cancel()
@@ -89,19 +91,18 @@ class Interleaver(Generic[Request, Answer]):
         error: BaseException | None = None
         try:
             async for request in requests:
-                await self._room.acquire()
-                size = self._size_of(request)
-                while self._working and self._bytes + size > self._max_bytes:
-                    self._freed.clear()
-                    await self._freed.wait()
-                self._bytes += size
-                self._begin(request, size)
+                self._held = request
+                await self._wait_for_room(self._size_of(request))
+                self._held = None
+                self._begin(request)
         except asyncio.CancelledError:
             if not self._is_stopped:
                 # Raised by ``requests`` (the caller has left), or the stream is over anyway.
                 await self._answers.put(_Over(asyncio.CancelledError()))
                 raise
             error = ServerDraining("the server is shutting down and takes no new work")
+            if self._held is not None:
+                self._begin(self._held)
         except Exception as caught:  # noqa: BLE001 (carried to whoever reads the answers)
             error = caught
         if error is None or self._is_stopped:
@@ -109,7 +110,15 @@ class Interleaver(Generic[Request, Answer]):
                 await asyncio.wait(self._working)
         await self._answers.put(_Over(error))
 
-    def _begin(self, request: Request, size: int) -> None:
+    async def _wait_for_room(self, size: int) -> None:
+        await self._room.acquire()
+        while self._working and self._bytes + size > self._max_bytes:
+            self._freed.clear()
+            await self._freed.wait()
+
+    def _begin(self, request: Request) -> None:
+        size = self._size_of(request)
+        self._bytes += size
         before, mine = None, None
         if self._is_ordered(request):
             before, mine = self._turn, asyncio.get_running_loop().create_future()

@@ -161,6 +161,23 @@ async def test_stopped_it_answers_what_it_read_and_says_why_it_ends() -> None:
         await anext(answers)
 
 
+async def test_stopped_it_answers_the_request_that_waits_for_room_as_well() -> None:
+    work = Work()
+    work.gates = {0: asyncio.Event()}
+    stream = interleaver(work, room=1)
+    answers = stream.run(stream_of(range(5)))
+    first = asyncio.ensure_future(anext(answers))
+    await asyncio.sleep(0.01)
+    assert work.begun == [0], "1 was read and waits"
+    stream.stop()
+    await asyncio.sleep(0.01)
+    work.gates[0].set()
+    assert [await first, await anext(answers)] == [(0, 0), (1, 0)]
+    with pytest.raises(ServerDraining):
+        await anext(answers)
+    assert work.begun == [0, 1]
+
+
 async def test_reads_no_more_bytes_than_it_may_hold_but_always_one_request() -> None:
     work = Work()
     work.gates = {size: asyncio.Event() for size in (3, 4, 50, 5)}
