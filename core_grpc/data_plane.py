@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from core_grpc.errors import (
     GatewayError,
@@ -21,6 +22,7 @@ from core_grpc.errors import (
     quoted,
 )
 from core_grpc.lifecycle import Lifecycle, ModelState, ServerState
+from core_grpc.models.decoupled_model import DecoupledModel
 from core_grpc.models.model import Execution, Model
 from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.overrides import LoadOverride
@@ -70,6 +72,16 @@ class ModelMetadata:
     platform: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+
+class _Prepared(NamedTuple):
+    """A request that fits its model, ready to run."""
+
+    names: Iterable[str]
+    """Of the outputs to answer."""
+    arrays: Mapping[str, Array]
+    rows: int
+    preprocess_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,28 +218,19 @@ class DataPlane:
         """
         model = self._accepting_model(request)
         began = time.monotonic()
-        if request.parameters:
-            request = _with_queue_timeout(request, began)
         model.users += 1
         try:
-            names = _wanted_outputs(model, request)
-            inputs, preprocess_s = request.inputs, 0.0
-            if model.preprocessing:
-                inputs, preprocess_s = await self._images.preprocessed(model.spec, model.preprocessing, inputs)
-            rows = check_inputs(model.spec, inputs)
-            arrays: Mapping[str, Array] = {name: tensor.array for name, tensor in inputs.items()}
-            if model.sequences:
-                arrays = model.sequences.added(arrays, rows, request)
-            execution = await model.infer(arrays, rows, request)
+            prepared = await self._prepared(model, request)
+            execution = await model.infer(prepared.arrays, prepared.rows, request)
         except BaseException:
             model.statistics.failed(time.monotonic() - began)
             raise
         finally:
             model.users -= 1
-        model.statistics.succeeded(rows, preprocess_s, execution.queue_s, execution.compute_s)
+        model.statistics.succeeded(prepared.rows, prepared.preprocess_s, execution.queue_s, execution.compute_s)
         if self._tracer.is_on:
-            self._trace(request, model.spec, began, preprocess_s, execution)
-        return _response(model, request, names, execution, preprocess_s)
+            self._trace(request, model.spec, began, prepared.preprocess_s, execution)
+        return _response(model, request, prepared, execution)
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """The answers to one request as they are made: any number of a decoupled model, one of any other.
@@ -238,23 +241,27 @@ class DataPlane:
             as ``infer``, save for Unsupported; answers given before stay given.
         """
         model = self._accepting_model(request)
-        if not model.spec.decoupled:
+        if not isinstance(model, DecoupledModel):
             yield await self.infer(request)
             return
         with _using(model), watched_stream(model.statistics) as watch:
-            names = _wanted_outputs(model, request)
-            inputs, preprocess_s = request.inputs, 0.0
-            if model.preprocessing:
-                inputs, preprocess_s = await self._images.preprocessed(model.spec, model.preprocessing, inputs)
-            rows = check_inputs(model.spec, inputs)
-            arrays: Mapping[str, Array] = {name: tensor.array for name, tensor in inputs.items()}
-            if model.sequences:
-                arrays = model.sequences.added(arrays, rows, request)
-            async with aclosing(model.stream(arrays, rows, request)) as executions:
+            prepared = await self._prepared(model, request)
+            async with aclosing(model.stream(prepared.arrays, request)) as executions:
                 async for execution in executions:
                     watch.answered(execution.compute_s)
-                    yield _response(model, request, names, execution, preprocess_s)
-            watch.ended(rows, preprocess_s)
+                    yield _response(model, request, prepared, execution)
+            watch.ended(prepared.rows, prepared.preprocess_s)
+
+    async def _prepared(self, model: Model, request: InferRequest) -> _Prepared:
+        names = _wanted_outputs(model, request)
+        inputs, preprocess_s = request.inputs, 0.0
+        if model.preprocessing:
+            inputs, preprocess_s = await self._images.preprocessed(model.spec, model.preprocessing, inputs)
+        rows = check_inputs(model.spec, inputs)
+        arrays: Mapping[str, Array] = {name: tensor.array for name, tensor in inputs.items()}
+        if model.sequences:
+            arrays = model.sequences.added(arrays, rows, request)
+        return _Prepared(names, arrays, rows, preprocess_s)
 
     async def load(self, name: str, override: LoadOverride | None = None) -> None:
         """Loads a model of the repository, or loads it anew; returns when it answers.
@@ -337,15 +344,6 @@ class DataPlane:
         return self._registry.find(request.model_name, request.model_version)
 
 
-def _with_queue_timeout(request: InferRequest, now: float) -> InferRequest:
-    """The request with its parameter ``timeout`` (microseconds; 0 for none) as the deadline of its wait: once it runs, it runs."""
-    timeout_us = request.parameters.get("timeout", 0)
-    if not isinstance(timeout_us, int) or not timeout_us:
-        return request
-    ends = now + timeout_us / 1e6
-    return request._replace(deadline=ends if request.deadline is None else min(ends, request.deadline))
-
-
 def _wanted_outputs(model: Model, request: InferRequest) -> Iterable[str]:
     """Names of the outputs to answer; what is asked of them is checked before anything runs."""
     if not request.outputs:
@@ -373,9 +371,10 @@ def _using(model: Model) -> Iterator[None]:
         model.users -= 1
 
 
-def _response(model: Model, request: InferRequest, names: Iterable[str], execution: Execution, preprocess_s: float) -> InferResponse:
-    outputs = {name: Tensor(model.output_datatypes[name], execution.outputs[name]) for name in names if name in execution.outputs}
+def _response(model: Model, request: InferRequest, prepared: _Prepared, execution: Execution) -> InferResponse:
+    made = execution.outputs
+    outputs = {name: Tensor(model.output_datatypes[name], made[name]) for name in prepared.names if name in made}
     if request.outputs:
         outputs = _with_classes(model.spec, request, outputs)
-    timing = Timing(preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows)
+    timing = Timing(prepared.preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows)
     return InferResponse(model.spec.name, model.spec.version, request.id, outputs, timing)

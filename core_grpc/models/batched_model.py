@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -40,20 +40,11 @@ class BatchedModel(Model):
     def __repr__(self) -> str:
         return f"<BatchedModel {self.spec.name} {self.spec.version} {self.lifecycle!r} {self._dispatcher!r}>"
 
-    @property
-    @override
-    def pending(self) -> int:
-        return self._dispatcher.pending
-
     @override
     def infer(self, inputs: Mapping[str, Array], rows: int, request: InferRequest | None = None) -> Coroutine[Any, Any, Execution]:
         counted = rows if self.spec.max_batch_size else 1
-        deadline = request.deadline if request else None
+        deadline = _queue_deadline(request) if request else None
         return self._dispatcher.infer(inputs, counted, self._nbytes_of(inputs), self._group_of(inputs), deadline, request)
-
-    @override
-    async def stream(self, inputs: Mapping[str, Array], rows: int, request: InferRequest) -> AsyncGenerator[Execution, None]:
-        yield await self.infer(inputs, rows, request)
 
     @override
     async def drain(self) -> None:
@@ -64,6 +55,15 @@ class BatchedModel(Model):
         await self._dispatcher.close()
         await asyncio.gather(*(worker.close() for worker in self._workers))
         self._loaded.close()
+
+
+def _queue_deadline(request: InferRequest) -> float | None:
+    """When the request's wait ends at the latest: its deadline, or its parameter ``timeout`` from now. Once it runs, it runs."""
+    timeout_us = request.parameters.get("timeout", 0) if request.parameters else 0
+    if not isinstance(timeout_us, int) or not timeout_us:
+        return request.deadline
+    ends = time.monotonic() + timeout_us / 1e6
+    return ends if request.deadline is None else min(ends, request.deadline)
 
 
 def _execute_on(worker: InstanceWorker[RequestInstance]) -> Execute:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from core_grpc.backends import BACKENDS
@@ -41,11 +41,6 @@ class Model(ABC):
         self.users = 0
         """Requests that have this model in hand, from the moment they found it."""
 
-    @property
-    @abstractmethod
-    def pending(self) -> int:
-        """Requests that were admitted and are not executing."""
-
     @abstractmethod
     def infer(self, inputs: Mapping[str, Array], rows: int, request: InferRequest | None = None) -> Coroutine[Any, Any, Execution]:
         """Runs one request, with others in a batch where the model has a batch dimension.
@@ -53,22 +48,12 @@ class Model(ABC):
         Args:
             inputs: arrays that fit ``spec``, which nobody changes until this returns.
             rows: their first dimension; ignored for a model without a batch dimension.
-            request: what they came with; its deadline is kept.
+            request: what they came with; its deadline is kept, and its parameter ``timeout`` bounds the wait (microseconds; 0 for none).
 
         Raises:
             QueueFull, DeadlineExpired, ModelNotReady: it was not run.
             BackendFailed, InvalidArgument: the engine failed or refused the values.
             Unsupported: the model is decoupled.
-        """
-
-    @abstractmethod
-    def stream(self, inputs: Mapping[str, Array], rows: int, request: InferRequest) -> AsyncGenerator[Execution, None]:
-        """The answers to one request as they are made: any number of a decoupled model, one of any other. Arguments as for ``infer``.
-
-        Closing the generator, or cancelling the task that waits for it, ends the request's work.
-
-        Raises:
-            as ``infer``, save for Unsupported; answers given before stay given.
         """
 
     @abstractmethod

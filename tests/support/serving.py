@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from core_grpc.models.decoupled_model import DecoupledModel
 from core_grpc.models.registry import Registry
 from core_grpc.models.repository_control import RepositoryControl
 from core_grpc.settings import ModelsSettings
@@ -17,6 +18,12 @@ class Served(Registry):
     def __init__(self, repository: Path, settings: ModelsSettings | None = None) -> None:
         super().__init__()
         self.control = RepositoryControl(repository, settings or ModelsSettings(), self, grace_s=10.0)
+
+    def find_decoupled(self, name: str) -> DecoupledModel:
+        """As ``find``, of a model that streams."""
+        model = self.find(name)
+        assert isinstance(model, DecoupledModel)
+        return model
 
 
 @asynccontextmanager

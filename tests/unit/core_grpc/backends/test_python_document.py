@@ -37,5 +37,5 @@ async def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
         assert answer.outputs["LOUD"].tolist() == [[b"ONE!"], ["ZWÖLF!".encode()]]
         with pytest.raises(InvalidArgument, match="TEXT: wanted a text, got an empty one"):
             await model.infer({"TEXT": np.array([[b""]], dtype=object)}, 1)
-        stream = served.find("words").stream({"TEXT": np.array([b"a few words"], dtype=object)}, 1, InferRequest("words", "", {}))
+        stream = served.find_decoupled("words").stream({"TEXT": np.array([b"a few words"], dtype=object)}, InferRequest("words", "", {}))
         assert [answer.outputs["WORD"].tolist() async for answer in stream] == [[b"a"], [b"few"], [b"words"]]
