@@ -50,6 +50,21 @@ class ConfigTable:
             raise self.failure(key, f"a whole number from {low} to {high}")
         return value
 
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.take(key, default)
+        if not isinstance(value, bool):
+            raise self.failure(key, "true or false")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts of one line, none of them empty or twice."""
+        value = self.take(key, [])
+        is_right = isinstance(value, list) and all(isinstance(item, str) and item and item.isprintable() for item in value)
+        if not is_right or len(set(value)) != len(value):
+            raise self.failure(key, "a list of different texts")
+        return tuple(value)
+
     def number(self, key: str, default: float, low: float, high: float) -> float:
         """A number from ``low`` to ``high``."""
         value = self.take(key, default)

@@ -63,9 +63,9 @@ async def _batched_model(
         raise
     limits = BatchingLimits(
         max_batch_size=declared.spec.max_batch_size,
-        max_queue_delay_s=entry.config.max_queue_delay_s,
-        max_queue_rows=entry.config.max_queue_rows or settings.max_queue_rows,
-        max_queue_bytes=settings.max_queue_bytes,
+        max_queue_delay_s=entry.config.batching.max_queue_delay_s,
+        max_queue_rows=entry.config.queue.max_rows or settings.max_queue_rows,
+        max_queue_bytes=entry.config.queue.max_bytes or settings.max_queue_bytes,
     )
     return BatchedModel(declared, lifecycle, loaded, workers, limits)
 
@@ -87,7 +87,7 @@ async def _decoupled_model(
             await instance.close()
         loaded.close()
         raise
-    return DecoupledModel(declared, lifecycle, loaded, instances, entry.config.max_queue_rows or settings.max_queue_rows)
+    return DecoupledModel(declared, lifecycle, loaded, instances, entry.config.queue.max_rows or settings.max_queue_rows)
 
 
 def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedModel, DeclaredModel]:

@@ -13,13 +13,17 @@ from typing import Any
 
 from core_grpc.backends import BACKENDS
 from core_grpc.errors import ModelLoadFailed
+from core_grpc.models.batching_config import (
+    BatchingConfig,
+    QueueConfig,
+    batching_config_from_table,
+    queue_config_from_table,
+)
 from core_grpc.models.config_table import ConfigTable, shown
 from core_grpc.models.sequence_controls import KINDS, SequenceConfig
 from core_grpc.types import DATATYPES, Datatype
 
 CONFIG_FILE = "model.toml"
-_MAX_DELAY_MS = 60_000
-_MAX_ROWS = 10_000_000
 _MAX_IDLE_MS = 86_400_000
 
 
@@ -65,8 +69,8 @@ class ModelConfig:
     """Rows; 0 for a model without a batch dimension."""
     versions: tuple[str, ...] | None = ()
     """Which versions are served: these; the newest when empty; every one when None."""
-    max_queue_delay_s: float = 0.0
-    max_queue_rows: int | None = None
+    batching: BatchingConfig = field(default_factory=BatchingConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
     instance_count: int = 1
     warmup_count: int | None = None
     """Zero-filled runs for each instance and batch size before the model is ready. None: 1, but none of user code in Python."""
@@ -104,15 +108,15 @@ def model_config_from_text(text: str) -> ModelConfig:
     except tomllib.TOMLDecodeError as error:
         raise ModelLoadFailed(f"{CONFIG_FILE} is not TOML: {error}") from None
     top = ConfigTable(CONFIG_FILE, document)
-    batching, instances, warmup = top.table("batching"), top.table("instances"), top.table("warmup")
+    instances, warmup = top.table("instances"), top.table("warmup")
     config = ModelConfig(
         description=top.text("description"),
         license=top.text("license"),
         backend=top.choice("backend", {name: name for name in BACKENDS}) if "backend" in top else "",
         max_batch_size=top.integer("max_batch_size", 0, 0, 65536) if "max_batch_size" in top else None,
         versions=_versions(top),
-        max_queue_delay_s=batching.number("max_queue_delay_ms", 0, 0, _MAX_DELAY_MS) / 1000,
-        max_queue_rows=batching.integer("max_queue_rows", 1, 1, _MAX_ROWS) if "max_queue_rows" in batching else None,
+        batching=batching_config_from_table(top.table("batching")),
+        queue=queue_config_from_table(top.table("queue")),
         instance_count=instances.integer("count", 1, 1, 1024),
         warmup_count=warmup.integer("count", 1, 0, 1000) if "count" in warmup else None,
         backend_options={name: top.table(name).take_all() for name in BACKENDS if name in top},
@@ -120,7 +124,7 @@ def model_config_from_text(text: str) -> ModelConfig:
         outputs={name: _output(table) for name, table in top.table("output").tables()},
         sequence=_sequence(top.table("sequence")) if "sequence" in top else None,
     )
-    for table in (batching, instances, warmup):
+    for table in (instances, warmup):
         table.finish()
     top.finish()
     return config

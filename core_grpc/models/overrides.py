@@ -44,9 +44,11 @@ class LoadOverride:
     def applied(self, config: ModelConfig) -> ModelConfig:
         """The configuration with the differences."""
         changes: dict[str, Any] = {}
-        for name in ("max_batch_size", "instance_count", "max_queue_delay_s"):
+        for name in ("max_batch_size", "instance_count"):
             if (value := getattr(self, name)) is not None:
                 changes[name] = value
+        if self.max_queue_delay_s is not None:
+            changes["batching"] = replace(config.batching, max_queue_delay_s=self.max_queue_delay_s)
         if self.backend:
             changes["backend"] = self.backend
         if not isinstance(self.versions, str):

@@ -41,7 +41,7 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
         model_transaction_policy=pb.ModelTransactionPolicy(decoupled=spec.decoupled),
     )
     if spec.max_batch_size and not spec.decoupled:
-        delay_us = round(config.max_queue_delay_s * 1e6)
+        delay_us = round(config.batching.max_queue_delay_s * 1e6)
         message.dynamic_batching.CopyFrom(
             pb.ModelDynamicBatching(preferred_batch_size=[spec.max_batch_size], max_queue_delay_microseconds=delay_us)
         )

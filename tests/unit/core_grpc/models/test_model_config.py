@@ -18,7 +18,9 @@ max_batch_size = 16
 versions = [1, 3]
 [batching]
 max_queue_delay_ms = 1.5
-max_queue_rows = 64
+
+[queue]
+max_rows = 64
 [instances]
 count = 2
 [warmup]
@@ -43,7 +45,7 @@ def test_everything() -> None:
     config = model_config_from_text(EVERYTHING)
     assert (config.description, config.license, config.backend, config.max_batch_size) == ("one line", "Apache-2.0", "onnxruntime", 16)
     assert config.versions == ("1", "3")
-    assert (config.max_queue_delay_s, config.max_queue_rows, config.instance_count, config.warmup_count) == (0.0015, 64, 2, 0)
+    assert (config.batching.max_queue_delay_s, config.queue.max_rows, config.instance_count, config.warmup_count) == (0.0015, 64, 2, 0)
     assert config.backend_options == {"onnxruntime": {"intra_op_threads": 1}}
     assert (config.inputs["X"].datatype, config.inputs["X"].shape) == (Datatype.FP32, (-1, 3, 224, 224))
     assert config.inputs["X"].image == {"size": 224}
@@ -64,7 +66,7 @@ def test_versions() -> None:
     ("text", "message"),
     [
         ("nope = 1", r"model.toml nope: no such key; it has .*max_batch_size"),
-        ("[batching]\nmax_delay = 1", r"model.toml: \[batching\] max_delay: no such key; it has max_queue_delay_ms, max_queue_rows"),
+        ("[batching]\nmax_delay = 1", r"model.toml: \[batching\] max_delay: no such key; it has allowed_batch_sizes, match_parameters"),
         ("[input.X]\ndtype = 1", r"model.toml: \[input.X\] dtype: no such key; it has .*datatype"),
         ("[output.Y]\nlabel = 1", r"model.toml: \[output.Y\] label: no such key"),
         ("max_batch_size = -1", r"model.toml max_batch_size: wanted a whole number from 0 to 65536, got -1"),
