@@ -49,6 +49,10 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("core_grpc.rpc.model_config_codec", "core_grpc.models.model_config.OutputConfig"): "part of ModelConfig",
     ("core_grpc.rpc.override_codec", "core_grpc.models.overrides.LoadOverride"): "the data plane takes these values",
     ("core_grpc.rpc.override_codec", "core_grpc.models.overrides.TensorOverride"): "part of LoadOverride",
+    ("core_grpc.rpc.override_codec", "core_grpc.models.version_policy.VersionPolicy"): "part of LoadOverride",
+    ("core_grpc.rpc.override_codec", "core_grpc.models.version_policy.ALL"): "part of LoadOverride",
+    ("core_grpc.rpc.override_codec", "core_grpc.models.version_policy.MAX_LATEST"): "the bound of VersionPolicy's field",
+    ("core_grpc.rpc.override_codec", "core_grpc.models.version_policy.specific"): "makes a VersionPolicy",
     ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.ModelStatistics"): "the data plane hands out these counters",
     ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.Duration"): "part of ModelStatistics",
 }

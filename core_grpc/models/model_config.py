@@ -21,6 +21,7 @@ from core_grpc.models.batching_config import (
 )
 from core_grpc.models.config_table import ConfigTable, shown
 from core_grpc.models.sequence_controls import KINDS, SequenceConfig
+from core_grpc.models.version_policy import ALL, MAX_LATEST, NEWEST, VersionPolicy, specific
 from core_grpc.types import DATATYPES, Datatype
 
 CONFIG_FILE = "model.toml"
@@ -67,8 +68,7 @@ class ModelConfig:
     """A name in ``BACKENDS``; empty for the one that the model's file belongs to."""
     max_batch_size: int | None = None
     """Rows; 0 for a model without a batch dimension."""
-    versions: tuple[str, ...] | None = ()
-    """Which versions are served: these; the newest when empty; every one when None."""
+    versions: VersionPolicy = NEWEST
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
     instance_count: int = 1
@@ -107,7 +107,16 @@ def model_config_from_text(text: str) -> ModelConfig:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ModelLoadFailed(f"{CONFIG_FILE} is not TOML: {error}") from None
-    top = ConfigTable(CONFIG_FILE, document)
+    return model_config_from_document(CONFIG_FILE, document)
+
+
+def model_config_from_document(where: str, document: Mapping[str, Any]) -> ModelConfig:
+    """Reads the tables of a model.toml; ``where`` is the start of every error text.
+
+    Raises:
+        ModelLoadFailed: they say something unknown or wrong.
+    """
+    top = ConfigTable(where, document)
     instances, warmup = top.table("instances"), top.table("warmup")
     config = ModelConfig(
         description=top.text("description"),
@@ -130,15 +139,18 @@ def model_config_from_text(text: str) -> ModelConfig:
     return config
 
 
-def _versions(top: ConfigTable) -> tuple[str, ...] | None:
+def _versions(top: ConfigTable) -> VersionPolicy:
     value = top.take("versions", "latest")
-    if value == "latest":
-        return ()
-    if value == "all":
-        return None
+    if value in ("latest", "all"):
+        return NEWEST if value == "latest" else ALL
+    if isinstance(value, dict):
+        table = top.table("versions")
+        policy = VersionPolicy(latest=table.integer("latest", 1, 1, MAX_LATEST))
+        table.finish()
+        return policy
     if isinstance(value, list) and value and all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value):
-        return tuple(str(item) for item in value)
-    raise top.failure("versions", 'a list of version numbers, "latest" or "all"')
+        return specific([str(item) for item in value])
+    raise top.failure("versions", 'a list of version numbers, "latest", "all", or { latest = how many }')
 
 
 def _input(table: ConfigTable) -> InputConfig:

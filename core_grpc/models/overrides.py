@@ -12,6 +12,7 @@ from typing import Any
 
 from core_grpc.errors import InvalidArgument, ModelLoadFailed, quoted
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
+from core_grpc.models.version_policy import VersionPolicy
 from core_grpc.types import Datatype
 
 _FILE = re.compile(r"(0|[1-9][0-9]{0,17})/([A-Za-z0-9_][A-Za-z0-9_.-]{0,199})")
@@ -34,8 +35,7 @@ class LoadOverride:
     backend: str = ""
     instance_count: int | None = None
     max_queue_delay_s: float | None = None
-    versions: tuple[str, ...] | str | None = ""
-    """As ``ModelConfig.versions``; the empty string leaves them."""
+    versions: VersionPolicy | None = None
     inputs: Mapping[str, TensorOverride] = field(default_factory=dict)
     outputs: Mapping[str, TensorOverride] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -44,15 +44,13 @@ class LoadOverride:
     def applied(self, config: ModelConfig) -> ModelConfig:
         """The configuration with the differences."""
         changes: dict[str, Any] = {}
-        for name in ("max_batch_size", "instance_count"):
+        for name in ("max_batch_size", "instance_count", "versions"):
             if (value := getattr(self, name)) is not None:
                 changes[name] = value
         if self.max_queue_delay_s is not None:
             changes["batching"] = replace(config.batching, max_queue_delay_s=self.max_queue_delay_s)
         if self.backend:
             changes["backend"] = self.backend
-        if not isinstance(self.versions, str):
-            changes["versions"] = self.versions
         max_batch_size = self.max_batch_size if self.max_batch_size is not None else config.max_batch_size
         lead = (-1,) if max_batch_size else ()
         if self.inputs:

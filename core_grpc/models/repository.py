@@ -133,11 +133,9 @@ def _served_versions(model_directory: Path, config: ModelConfig) -> list[str]:
         raise ModelLoadFailed(f"the model's directory cannot be read: {error.strerror}") from None
     if not found:
         raise ModelLoadFailed("no version directory: put the model's file into a directory that is named by a number, such as 1")
-    if config.versions is None:
-        return found
-    if missing := [version for version in config.versions if version not in found]:
+    if missing := config.versions.missing(found):
         raise ModelLoadFailed(f"{CONFIG_FILE} versions: wanted versions that exist ({', '.join(found)}), got {', '.join(missing)}")
-    return sorted(set(config.versions), key=int) if config.versions else found[-1:]
+    return config.versions.served(found)
 
 
 def _backend(root: Path, directory: Path, config: ModelConfig) -> str:

@@ -52,11 +52,12 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
 
 
 def _version_policy(config: ModelConfig) -> pb.ModelVersionPolicy:
-    if config.versions is None:
-        return pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All())
-    if config.versions:
-        return pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=map(int, config.versions)))
-    return pb.ModelVersionPolicy(latest=pb.ModelVersionPolicy.Latest(num_versions=1))
+    policy = config.versions
+    if policy.latest is not None:
+        return pb.ModelVersionPolicy(latest=pb.ModelVersionPolicy.Latest(num_versions=policy.latest))
+    if policy.specific:
+        return pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=map(int, policy.specific)))
+    return pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All())
 
 
 def _data_type(item: TensorSpec) -> pb.DataType:

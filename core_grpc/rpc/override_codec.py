@@ -8,6 +8,7 @@ from google.protobuf import json_format
 
 from core_grpc.errors import InvalidArgument, ModelLoadFailed, one_line, quoted
 from core_grpc.models.overrides import LoadOverride, TensorOverride
+from core_grpc.models.version_policy import ALL, MAX_LATEST, VersionPolicy, specific
 from core_grpc.rpc.model_config_codec import DATA_TYPES
 from protos.inference import model_config_pb2 as pb
 
@@ -75,7 +76,7 @@ def _override(model: str, message: pb.ModelConfig, files: Mapping[str, bytes]) -
         backend=_BACKENDS[backend],
         instance_count=sum(group.count or 1 for group in message.instance_group) or None,
         max_queue_delay_s=delay_us / 1e6 if message.HasField("dynamic_batching") else None,
-        versions=_versions(message.version_policy) if message.HasField("version_policy") else "",
+        versions=_versions(model, message.version_policy) if message.HasField("version_policy") else None,
         inputs={item.name: _tensor(model, item) for item in message.input},
         outputs={item.name: _tensor(model, item) for item in message.output},
         files=files,
@@ -86,10 +87,17 @@ def _failure(model: str, text: str) -> ModelLoadFailed:
     return ModelLoadFailed(f"failed to load {quoted(model)}, {text}")
 
 
-def _versions(policy: pb.ModelVersionPolicy) -> tuple[str, ...] | None:
+def _versions(model: str, policy: pb.ModelVersionPolicy) -> VersionPolicy:
     if policy.HasField("all"):
-        return None
-    return tuple(str(version) for version in policy.specific.versions)
+        return ALL
+    if policy.HasField("specific"):
+        if not policy.specific.versions or min(policy.specific.versions) < 0:
+            raise _failure(model, "config: version_policy.specific.versions: wanted one version or more, none of them negative")
+        return specific([str(version) for version in policy.specific.versions])
+    if policy.HasField("latest") and not 1 <= policy.latest.num_versions <= MAX_LATEST:
+        wanted = f"wanted 1 to {MAX_LATEST}, got {policy.latest.num_versions}"
+        raise _failure(model, f"config: version_policy.latest.num_versions: {wanted}")
+    return VersionPolicy(latest=policy.latest.num_versions or 1)
 
 
 def _tensor(model: str, item: pb.ModelInput | pb.ModelOutput) -> TensorOverride:

@@ -8,6 +8,7 @@ import pytest
 
 from core_grpc.errors import ModelLoadFailed
 from core_grpc.models.model_config import ModelConfig, OutputConfig, model_config_from_file, model_config_from_text
+from core_grpc.models.version_policy import ALL, VersionPolicy, specific
 from core_grpc.types import Datatype
 
 EVERYTHING = """
@@ -44,7 +45,7 @@ apply = "softmax"
 def test_everything() -> None:
     config = model_config_from_text(EVERYTHING)
     assert (config.description, config.license, config.backend, config.max_batch_size) == ("one line", "Apache-2.0", "onnxruntime", 16)
-    assert config.versions == ("1", "3")
+    assert config.versions == specific(["1", "3"])
     assert (config.batching.max_queue_delay_s, config.queue.max_rows, config.instance_count, config.warmup_count) == (0.0015, 64, 2, 0)
     assert config.backend_options == {"onnxruntime": {"intra_op_threads": 1}}
     assert (config.inputs["X"].datatype, config.inputs["X"].shape) == (Datatype.FP32, (-1, 3, 224, 224))
@@ -58,8 +59,9 @@ def test_nothing() -> None:
 
 
 def test_versions() -> None:
-    assert model_config_from_text('versions = "latest"').versions == ()
-    assert model_config_from_text('versions = "all"').versions is None
+    assert model_config_from_text('versions = "latest"').versions == VersionPolicy(latest=1)
+    assert model_config_from_text("versions = { latest = 3 }").versions == VersionPolicy(latest=3)
+    assert model_config_from_text('versions = "all"').versions == ALL
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,9 @@ def test_versions() -> None:
         ("[input.X]\nimage = 5", r"\[input.X.image\]: wanted a table, got 5"),
         ("input = 5", r"\[input\]: wanted a table, got 5"),
         ('[output.Y]\nfrom = "Z"', r"\[output.Y\]: a derived output has both from and apply"),
-        ("versions = []", r'versions: wanted a list of version numbers, "latest" or "all"'),
+        ("versions = []", r'versions: wanted a list of version numbers, "latest", "all", or { latest = how many }'),
+        ("versions = { latest = 0 }", r"\[versions\] latest: wanted a whole number from 1 to 1000, got 0"),
+        ("versions = { newest = 1 }", r"\[versions\] newest: no such key; it has latest"),
         ('versions = ["1"]', "versions: wanted"),
         ("a = ", "model.toml is not TOML"),
     ],

@@ -34,7 +34,16 @@ def test_newest_version_by_number_is_served(tmp_path: Path) -> None:
     assert entry.directory == (tmp_path / "m" / "10").resolve()
 
 
-@pytest.mark.parametrize(("versions", "served"), [('"all"', ["1", "2", "10"]), ("[10, 1]", ["1", "10"]), ('"latest"', ["10"])])
+@pytest.mark.parametrize(
+    ("versions", "served"),
+    [
+        ('"all"', ["1", "2", "10"]),
+        ("[10, 1]", ["1", "10"]),
+        ('"latest"', ["10"]),
+        ("{ latest = 2 }", ["2", "10"]),
+        ("{ latest = 9 }", ["1", "2", "10"]),
+    ],
+)
 def test_versions_that_model_toml_asks_for(tmp_path: Path, versions: str, served: list[str]) -> None:
     add(tmp_path, "m", "1", "2", "10", config=f"versions = {versions}")
     assert found(tmp_path) == [("m", version, "") for version in served]
