@@ -12,13 +12,40 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
+from core_grpc.data_plane import DataPlane
 from core_grpc.errors import ServerDraining
+from core_grpc.settings import LimitsSettings
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 _AHEAD = 8
 """Answers that wait for the reader."""
+
+
+async def interleaved(  # noqa: PLR0917 (a stream: where it runs, what comes, and what is done with it)
+    data_plane: DataPlane,
+    limits: LimitsSettings,
+    requests: AsyncIterator[Request],
+    respond: Callable[[Request], AsyncGenerator[Answer, None]],
+    is_ordered: Callable[[Request], bool],
+    size_of: Callable[[Request], int],
+) -> AsyncGenerator[Answer, None]:
+    """The answers of one stream within the limits, until all requests are answered or the server takes no new work.
+
+    Args:
+        respond, is_ordered, size_of: see ``Interleaver``.
+
+    Raises:
+        as ``Interleaver.run``.
+    """
+    interleaver = Interleaver(
+        respond, is_ordered, max_requests=limits.max_stream_requests, max_bytes=limits.max_message_bytes, size_of=size_of
+    )
+    with data_plane.on_stop_accepting(interleaver.stop):
+        async with aclosing(interleaver.run(requests)) as answers:
+            async for answer in answers:
+                yield answer
 
 
 class _Over:

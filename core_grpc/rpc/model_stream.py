@@ -16,7 +16,7 @@ from core_grpc.data_plane import DataPlane
 from core_grpc.rpc.codec import decode_infer_request, encode_infer_response
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.interceptors import failure_of
-from core_grpc.rpc.interleave import Interleaver
+from core_grpc.rpc.interleave import interleaved
 from core_grpc.rpc.request_parameters import EMPTY_FINAL
 from core_grpc.settings import LimitsSettings
 from core_grpc.shared_memory.regions import SharedMemory, release_places
@@ -30,7 +30,7 @@ STATUS_ERRORS = "triton_grpc_error"
 _PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-async def model_stream(
+def model_stream(
     data_plane: DataPlane,
     limits: LimitsSettings,
     memory: SharedMemory,
@@ -44,17 +44,7 @@ async def model_stream(
         RpcFailure: a request failed and the caller wants that as the RPC's status.
     """
     stream = _ModelStream(data_plane, limits.max_tensor_dimensions, memory, context)
-    interleaver = Interleaver(
-        stream.respond,
-        stream.is_ordered,
-        max_requests=limits.max_stream_requests,
-        max_bytes=limits.max_message_bytes,
-        size_of=pb.ModelInferRequest.ByteSize,
-    )
-    with data_plane.on_stop_accepting(interleaver.stop):
-        async with aclosing(interleaver.run(requests)) as answers:
-            async for answer in answers:
-                yield answer
+    return interleaved(data_plane, limits, requests, stream.respond, stream.is_ordered, pb.ModelInferRequest.ByteSize)
 
 
 class _ModelStream:

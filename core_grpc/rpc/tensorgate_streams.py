@@ -14,7 +14,7 @@ from core_grpc.data_plane import DataPlane
 from core_grpc.errors import GatewayError, LimitExceeded, StatusCode
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.interceptors import RpcFailure, failure_of
-from core_grpc.rpc.interleave import Interleaver
+from core_grpc.rpc.interleave import interleaved
 from core_grpc.rpc.tensorgate_codec import encode_predict_response
 from core_grpc.settings import LimitsSettings
 from core_grpc.types import InferRequest, ModelSpec
@@ -48,25 +48,21 @@ class TensorgateStreams:
                     last = outcome
             yield last
 
+        def is_ordered(_message: pb.PredictManyRequest) -> bool:
+            return True
+
+        size_of = pb.PredictManyRequest.ByteSize
         answer, nbytes = pb.PredictManyResponse(), 0
-        interleaver = Interleaver(
-            respond,
-            lambda _message: True,
-            max_requests=self._limits.max_stream_requests,
-            max_bytes=self._limits.max_message_bytes,
-            size_of=pb.PredictManyRequest.ByteSize,
-        )
-        with self._data_plane.on_stop_accepting(interleaver.stop):
-            async with aclosing(interleaver.run(requests)) as outcomes:
-                async for outcome in outcomes:
-                    nbytes += outcome.ByteSize()
-                    if nbytes > self._limits.max_message_bytes:
-                        raise LimitExceeded(
-                            f"the answers have more than {nbytes} bytes after {len(answer.outcomes)} requests: the limit is "
-                            f"{self._limits.max_message_bytes} (max_message_bytes); ask with Converse"
-                        )
-                    answer.outcomes.append(outcome)
-                    answer.failed += outcome.code != StatusCode.OK
+        async with aclosing(interleaved(self._data_plane, self._limits, requests, respond, is_ordered, size_of)) as outcomes:
+            async for outcome in outcomes:
+                nbytes += outcome.ByteSize()
+                if nbytes > self._limits.max_message_bytes:
+                    raise LimitExceeded(
+                        f"the answers have more than {nbytes} bytes after {len(answer.outcomes)} requests: the limit is "
+                        f"{self._limits.max_message_bytes} (max_message_bytes); ask with Converse"
+                    )
+                answer.outcomes.append(outcome)
+                answer.failed += outcome.code != StatusCode.OK
         answer.succeeded = len(answer.outcomes) - answer.failed
         return answer
 
@@ -92,7 +88,7 @@ class TensorgateStreams:
         if decoupled:
             yield pb.WatchResponse(outcome=pb.Outcome(id=message.request.id), final=True)
 
-    async def converse(self, requests: AsyncIterator[pb.ConverseRequest], context: RpcContext) -> AsyncGenerator[pb.ConverseResponse, None]:
+    def converse(self, requests: AsyncIterator[pb.ConverseRequest], context: RpcContext) -> AsyncGenerator[pb.ConverseResponse, None]:
         """Answers as they are made; those of models that answer once in the order of their requests.
 
         Raises:
@@ -111,17 +107,7 @@ class TensorgateStreams:
         def is_ordered(message: pb.ConverseRequest) -> bool:
             return not self._is_decoupled(message.request)
 
-        interleaver = Interleaver(
-            respond,
-            is_ordered,
-            max_requests=self._limits.max_stream_requests,
-            max_bytes=self._limits.max_message_bytes,
-            size_of=pb.ConverseRequest.ByteSize,
-        )
-        with self._data_plane.on_stop_accepting(interleaver.stop):
-            async with aclosing(interleaver.run(requests)) as answers:
-                async for answer in answers:
-                    yield answer
+        return interleaved(self._data_plane, self._limits, requests, respond, is_ordered, pb.ConverseRequest.ByteSize)
 
     async def _outcomes(self, request: pb.PredictRequest, context: RpcContext, rpc: str) -> AsyncGenerator[pb.Outcome, None]:
         """The answers; a failure is the last of them."""
