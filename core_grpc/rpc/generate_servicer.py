@@ -9,17 +9,15 @@ from google.api.httpbody_pb2 import HttpBody
 
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import FailedPrecondition, InvalidArgument, quoted
+from core_grpc.rpc.content_types import EVENTS_TYPE, is_json
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.interceptors import failure_of
-from core_grpc.rpc.rest_answers import JSON_TYPE
-from core_grpc.rpc.rest_generate import EVENTS_TYPE, decode_generate_body, encode_generate_response, error_event, event
+from core_grpc.rpc.rest_generate import decode_generate_body, encode_generate_response, error_event, event
 from core_grpc.settings import LimitsSettings
 from core_grpc.types import InferRequest, InferResponse
 from protos.tensorgate.rest.v1 import rest_pb2 as pb
 
 _PATH = "/tensorgate.rest.v1.Rest/GenerateStream"
-_JSON_TYPES = frozenset({"", JSON_TYPE, "application/octet-stream", "application/x-www-form-urlencoded"})
-"""What clients call JSON: see ``rest_servicer.py``."""
 
 
 class GenerateServicer:
@@ -63,7 +61,7 @@ class GenerateServicer:
 
     def _decoded(self, request: pb.RestBodyRequest, context: RpcContext) -> InferRequest:
         content_type = request.body.content_type
-        if content_type.partition(";")[0].strip().lower() not in _JSON_TYPES:
+        if not is_json(content_type):
             raise InvalidArgument(f"content type {quoted(content_type, 80)}: wanted application/json")
         if context.metadata.get("content-encoding", "identity").lower() not in ("", "identity"):
             raise InvalidArgument("content-encoding: generate takes bodies as they are (identity)")

@@ -11,10 +11,10 @@ from google.api.httpbody_pb2 import HttpBody
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, Unsupported, quoted
 from core_grpc.lifecycle import ModelState
+from core_grpc.rpc.content_types import JSON_TYPE
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.message_json import plain_json
 from core_grpc.rpc.model_config_codec import encode_model_config
-from core_grpc.rpc.rest_answers import JSON_TYPE
 from core_grpc.rpc.rest_json import kind_of, parse_document
 from core_grpc.rpc.statistics_codec import encode_statistics
 from core_grpc.settings import LimitsSettings

@@ -10,9 +10,9 @@ from google.api.httpbody_pb2 import HttpBody
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, Unsupported, quoted
 from core_grpc.lifecycle import ModelState
+from core_grpc.rpc.content_types import JSON_TYPE
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.override_codec import decode_override
-from core_grpc.rpc.rest_answers import JSON_TYPE
 from core_grpc.rpc.rest_json import kind_of, members, parse_document
 from core_grpc.rpc.tensorgate_codec import encode_model
 from core_grpc.settings import LimitsSettings

@@ -17,13 +17,11 @@ import numpy as np
 import orjson
 
 from core_grpc.errors import InvalidArgument, quoted
+from core_grpc.rpc.content_types import BINARY_TYPE, JSON_TYPE
 from core_grpc.rpc.raw_tensors import raw_from_array
 from core_grpc.rpc.rest_numbers import FLOATS
 from core_grpc.shared_memory.regions import BYTE_SIZE
 from core_grpc.types import Array, Datatype, InferRequest, InferResponse
-
-JSON_TYPE = "application/json"
-BINARY_TYPE = "application/octet-stream"
 
 _HALVES = frozenset({Datatype.FP16, Datatype.BF16})
 

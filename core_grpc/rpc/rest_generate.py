@@ -17,14 +17,13 @@ import orjson
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, quoted
 from core_grpc.rpc.request_parameters import check_parameters
-from core_grpc.rpc.rest_answers import JSON_TYPE, JsonFromArray, RestBody, json_from_array, json_from_array_with_tokens
+from core_grpc.rpc.content_types import JSON_TYPE
+from core_grpc.rpc.rest_answers import JsonFromArray, RestBody, json_from_array, json_from_array_with_tokens
 from core_grpc.rpc.rest_json import JsonDocument, kind_of, members, parse_document, text
 from core_grpc.rpc.rest_predict import value_for_json
 from core_grpc.rpc.rest_values import tensor_from_json
 from core_grpc.settings import LimitsSettings
 from core_grpc.types import InferRequest, InferResponse, ModelSpec, ParameterValue, Tensor, TensorSpec
-
-EVENTS_TYPE = "text/event-stream; charset=utf-8"
 
 
 def decode_generate_body(spec: ModelSpec, body: bytes, limits: LimitsSettings, deadline: float | None = None) -> InferRequest:

@@ -36,7 +36,8 @@ import orjson
 
 from core_grpc.errors import InvalidArgument
 from core_grpc.rpc.classes import row_classes
-from core_grpc.rpc.rest_answers import JSON_TYPE, JsonFromArray, RestBody, json_from_array, json_from_array_with_tokens
+from core_grpc.rpc.content_types import JSON_TYPE
+from core_grpc.rpc.rest_answers import JsonFromArray, RestBody, json_from_array, json_from_array_with_tokens
 from core_grpc.rpc.rest_json import JsonDocument, elements, kind_of, parse_document, refuse_unknown, text
 from core_grpc.rpc.rest_values import inputs_from_instances, inputs_from_json
 from core_grpc.settings import LimitsSettings

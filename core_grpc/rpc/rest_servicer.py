@@ -18,13 +18,14 @@ from google.api.httpbody_pb2 import HttpBody
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, ModelNotReady, Unsupported, quoted
 from core_grpc.rpc.compression import INLINE_BYTES, INLINE_INFLATED_BYTES, SMALLEST_BYTES, compressed, inflated
+from core_grpc.rpc.content_types import BINARY_TYPE, JSON_TYPE, essence, is_json, is_upload
 from core_grpc.rpc.context import RpcContext
-from core_grpc.rpc.rest_answers import BINARY_TYPE, JSON_TYPE, RestBody, binary_outputs, encode_infer_response, json_body
+from core_grpc.rpc.rest_answers import RestBody, binary_outputs, encode_infer_response, json_body
 from core_grpc.rpc.rest_binary import LENGTH_HEADER
 from core_grpc.rpc.rest_codec import decode_infer_body
 from core_grpc.rpc.rest_encoding import OFFERED, answer_encoding, request_encoding
 from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
-from core_grpc.rpc.rest_upload import MULTIPART_TYPE, decode_upload, query_options, takes_uploads
+from core_grpc.rpc.rest_upload import decode_upload, query_options, takes_uploads
 from core_grpc.rpc.shared_memory_access import memory_for
 from core_grpc.settings import NodeSettings
 from core_grpc.shared_memory.regions import SharedMemory, release_places
@@ -34,7 +35,6 @@ from protos.tensorgate.rest.v1 import rest_pb2 as pb
 _INLINE_BYTES = 1 << 16
 """Bodies and outputs up to this size are handled on the event loop; larger ones would keep it from others and go to a thread."""
 
-_JSON_TYPES = frozenset({"", JSON_TYPE, BINARY_TYPE, "application/x-www-form-urlencoded"})
 _ORIGINAL_PATH = "x-envoy-original-path"
 """The URL's path with its query, as the edge's transcoder hands it on."""
 
@@ -92,7 +92,7 @@ class RestServicer:
         memory = memory_for(self._memory, context)
 
         def decode() -> InferRequest:
-            if _is_upload(content_type):
+            if is_upload(content_type):
                 return decode_upload(spec, content_type, body, {}, context.deadline).request
             return decode_infer_body(spec, body, context.metadata.get(LENGTH_HEADER), self._limits, context.deadline, memory=memory)
 
@@ -113,7 +113,7 @@ class RestServicer:
         content_type = request.body.content_type
 
         def decode() -> PredictCall:
-            if _is_upload(content_type) or (takes_uploads(spec) and _is_bare_image(content_type, body)):
+            if is_upload(content_type) or (takes_uploads(spec) and _is_bare_image(content_type, body)):
                 query = query_options(context.metadata.get(_ORIGINAL_PATH, ""))
                 return decode_upload(spec, content_type, body, query, context.deadline)
             return decode_predict_body(spec, body, self._limits, context.deadline)
@@ -171,24 +171,15 @@ def _tensor_metadata(spec: TensorSpec) -> dict[str, object]:
     return {"name": spec.name, "datatype": spec.datatype.value, "shape": spec.shape}
 
 
-def _essence(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
-def _is_upload(content_type: str) -> bool:
-    essence = _essence(content_type)
-    return essence == MULTIPART_TYPE or essence.startswith(("image/", "audio/"))
-
-
 def _is_bare_image(content_type: str, body: bytes) -> bool:
     """Whether a body without an image's content type is one all the same: ``curl --data-binary @photo.jpg`` says it is a form."""
-    if _essence(content_type) == BINARY_TYPE:
+    if essence(content_type) == BINARY_TYPE:
         return not body.lstrip().startswith(b"{")
-    return _essence(content_type) != JSON_TYPE and body[:1] >= b"\x80"
+    return essence(content_type) != JSON_TYPE and body[:1] >= b"\x80"
 
 
 def _check_content_type(content_type: str) -> None:
-    if _essence(content_type) not in _JSON_TYPES and not _is_upload(content_type):
+    if not is_json(content_type) and not is_upload(content_type):
         raise InvalidArgument(
             f"content type {quoted(content_type, 80)}: wanted application/json, application/octet-stream, image/*, audio/* or "
             "multipart/form-data"

@@ -20,14 +20,13 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from core_grpc.errors import InvalidArgument, LimitExceeded, quoted
+from core_grpc.rpc.content_types import is_form
 from core_grpc.rpc.raw_tensors import bytes_array
 from core_grpc.rpc.rest_predict import AnswerForm, PredictCall, checked_top_k
 from core_grpc.types import Datatype, InferRequest, ModelSpec, RequestedOutput, Tensor, TensorSpec
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks  # Exists for type checkers only.
-
-MULTIPART_TYPE = "multipart/form-data"
 
 _FILE_NAMES = frozenset({"image", "audio", "file"})
 _OPTION_NAMES = frozenset({"top_k", "outputs"})
@@ -61,8 +60,7 @@ def decode_upload(spec: ModelSpec, content_type: str, body: bytes, query: Mappin
         InvalidArgument: the model takes no uploads, or the form is broken or has a part that nobody reads.
     """
     item = _upload_input(spec)
-    is_form = content_type.lower().startswith(MULTIPART_TYPE)
-    upload = _parse_form(item, content_type, body) if is_form else Upload((body,), {})
+    upload = _parse_form(item, content_type, body) if is_form(content_type) else Upload((body,), {})
     for position, file in enumerate(upload.files):
         if not file:
             kind = "image" if item.accepts == "image" else "file"

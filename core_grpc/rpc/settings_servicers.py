@@ -13,8 +13,8 @@ from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, quoted
 from core_grpc.observability.log_settings import LogControl
 from core_grpc.observability.tracing import Tracer
+from core_grpc.rpc.content_types import JSON_TYPE
 from core_grpc.rpc.context import RpcContext
-from core_grpc.rpc.rest_answers import JSON_TYPE
 from core_grpc.rpc.rest_json import elements, kind_of, members, parse_document
 from core_grpc.settings import LimitsSettings
 from protos.inference import grpc_service_pb2 as pb

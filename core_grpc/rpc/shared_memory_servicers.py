@@ -10,8 +10,8 @@ import orjson
 from google.api.httpbody_pb2 import HttpBody
 
 from core_grpc.errors import InvalidArgument
+from core_grpc.rpc.content_types import JSON_TYPE
 from core_grpc.rpc.context import RpcContext
-from core_grpc.rpc.rest_answers import JSON_TYPE
 from core_grpc.rpc.rest_json import members, parse_document, refuse_unknown, text
 from core_grpc.settings import LimitsSettings
 from core_grpc.shared_memory.cuda import check_handle, cuda_runtime, open_cuda_memory
