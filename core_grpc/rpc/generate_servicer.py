@@ -11,6 +11,7 @@ from core_grpc.data_plane import DataPlane
 from core_grpc.errors import FailedPrecondition, InvalidArgument, quoted
 from core_grpc.rpc.content_types import EVENTS_TYPE, is_json
 from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.http_body import http_body
 from core_grpc.rpc.interceptors import failure_of
 from core_grpc.rpc.rest_generate import decode_generate_body, encode_generate_response, error_event, event
 from core_grpc.settings import LimitsSettings
@@ -31,7 +32,7 @@ class GenerateServicer:
         """One JSON object in, one out; of a decoupled model, the one answer that it must give."""
         decoded = self._decoded(request, context)
         if not self._data_plane.spec(request.model, request.version).decoupled:
-            return _json(await self._data_plane.infer(decoded))
+            return http_body(encode_generate_response(await self._data_plane.infer(decoded)))
         last: InferResponse | None = None
         async with aclosing(self._data_plane.stream(decoded)) as responses:
             async for response in responses:
@@ -40,7 +41,7 @@ class GenerateServicer:
                 last = response
         if last is None:
             raise FailedPrecondition("generate expects the model to give exactly 1 answer, it gave none: use generate_stream")
-        return _json(last)
+        return http_body(encode_generate_response(last))
 
     async def GenerateStream(self, request: pb.RestBodyRequest, context: RpcContext) -> AsyncGenerator[HttpBody, None]:
         """One JSON object in, an event for each answer; what fails before the first one fails with its status, later as an event."""
@@ -67,8 +68,3 @@ class GenerateServicer:
             raise InvalidArgument("content-encoding: generate takes bodies as they are (identity)")
         spec = self._data_plane.spec(request.model, request.version)
         return decode_generate_body(spec, request.body.data, self._limits, context.deadline)
-
-
-def _json(response: InferResponse) -> HttpBody:
-    body = encode_generate_response(response)
-    return HttpBody(content_type=body.content_type, data=body.data)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import orjson
 from google.api.httpbody_pb2 import HttpBody
 
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, Unsupported, quoted
 from core_grpc.lifecycle import ModelState
-from core_grpc.rpc.content_types import JSON_TYPE
 from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.http_body import http_json
 from core_grpc.rpc.message_json import plain_json
 from core_grpc.rpc.model_config_codec import encode_model_config
 from core_grpc.rpc.rest_json import kind_of, parse_document
@@ -52,15 +50,15 @@ class RestIntrospectionServicer:
 
     async def ModelConfig(self, request: rest_pb2.RestRequest, _context: RpcContext) -> HttpBody:
         """A model's configuration."""
-        return _json(plain_json(encode_model_config(self._data_plane.model_config(request.model, request.version))))
+        return http_json(plain_json(encode_model_config(self._data_plane.model_config(request.model, request.version))))
 
     async def ModelStatistics(self, request: rest_pb2.RestRequest, _context: RpcContext) -> HttpBody:
         """The counters of one model, or of one version."""
-        return _json(plain_json(encode_statistics(self._data_plane.statistics(request.model, request.version))))
+        return http_json(plain_json(encode_statistics(self._data_plane.statistics(request.model, request.version))))
 
     async def ServerStatistics(self, _request: rest_pb2.RestRequest, _context: RpcContext) -> HttpBody:
         """The counters of all models."""
-        return _json(plain_json(encode_statistics(self._data_plane.statistics())))
+        return http_json(plain_json(encode_statistics(self._data_plane.statistics())))
 
     async def RepositoryIndex(self, request: rest_pb2.RestBodyRequest, _context: RpcContext) -> HttpBody:
         """Every model version with its state; of a model without a version only the name and the reason."""
@@ -70,7 +68,7 @@ class RestIntrospectionServicer:
             if not isinstance(only_ready, bool):
                 raise InvalidArgument(f"ready: wanted true or false, got {kind_of(only_ready)}")
         entries = [plain_json(entry) for entry in _index(self._data_plane, only_ready=only_ready)]
-        return _json([{key: value for key, value in entry.items() if value} for entry in entries])
+        return http_json([{key: value for key, value in entry.items() if value} for entry in entries])
 
 
 def _index(data_plane: DataPlane, *, only_ready: bool) -> Iterator[pb.RepositoryIndexResponse.ModelIndex]:
@@ -79,7 +77,3 @@ def _index(data_plane: DataPlane, *, only_ready: bool) -> Iterator[pb.Repository
             yield pb.RepositoryIndexResponse.ModelIndex(
                 name=entry.name, version=entry.version, state=entry.state.value, reason=entry.reason
             )
-
-
-def _json(answer: Any) -> HttpBody:
-    return HttpBody(content_type=JSON_TYPE, data=orjson.dumps(answer))

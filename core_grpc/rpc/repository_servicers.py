@@ -10,8 +10,8 @@ from google.api.httpbody_pb2 import HttpBody
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, Unsupported, quoted
 from core_grpc.lifecycle import ModelState
-from core_grpc.rpc.content_types import JSON_TYPE
 from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.http_body import http_json
 from core_grpc.rpc.override_codec import decode_override
 from core_grpc.rpc.rest_json import kind_of, members, parse_document
 from core_grpc.rpc.tensorgate_codec import encode_model
@@ -54,13 +54,13 @@ class RestRepositoryServicer:
         """Loads a model, or loads it anew."""
         parameters = {key: _load_value(key, value) for key, value in self._parameters(request).items()}
         await self._data_plane.load(request.model, decode_override(request.model, parameters))
-        return _done()
+        return http_json({})
 
     async def RepositoryModelUnload(self, request: rest_pb2.RestBodyRequest, _context: RpcContext) -> HttpBody:
         """Unloads a model."""
         _check_unload(self._parameters(request))
         await self._data_plane.unload(request.model)
-        return _done()
+        return http_json({})
 
     def _parameters(self, request: rest_pb2.RestBodyRequest) -> Mapping[str, object]:
         if not request.body.data.strip():
@@ -118,7 +118,3 @@ def _check_unload(parameters: Mapping[str, object]) -> None:
     for key, value in parameters.items():
         if key != "unload_dependents" or not isinstance(value, bool):
             raise InvalidArgument(f"parameter {quoted(key)}: wanted unload_dependents, true or false")
-
-
-def _done() -> HttpBody:
-    return HttpBody(content_type=JSON_TYPE, data=b"{}")

@@ -9,7 +9,7 @@ strings, which must be UTF-8.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -57,11 +57,6 @@ def binary_outputs(response: InferResponse, request: InferRequest) -> frozenset[
     wanted = {output.name: output.parameters.get("binary_data") for output in request.outputs}
     default = request.parameters.get("binary_data_output", False)
     return frozenset(name for name in response.outputs if (default if wanted.get(name) is None else wanted[name]))
-
-
-def json_body(answer: Mapping[str, Any]) -> RestBody:
-    """A small JSON answer."""
-    return RestBody(JSON_TYPE, orjson.dumps(answer))
 
 
 def _encoded(response: InferResponse, request: InferRequest, json_from: Callable[[str, Datatype, Array], Any]) -> tuple[bytes, list[bytes]]:

@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, quoted
-from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.content_types import JSON_TYPE
+from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.rest_answers import JsonFromArray, RestBody, json_from_array, json_from_array_with_tokens
 from core_grpc.rpc.rest_json import JsonDocument, kind_of, members, parse_document, text
 from core_grpc.rpc.rest_predict import value_for_json

@@ -20,7 +20,8 @@ from core_grpc.errors import InvalidArgument, ModelNotReady, Unsupported, quoted
 from core_grpc.rpc.compression import INLINE_BYTES, INLINE_INFLATED_BYTES, SMALLEST_BYTES, compressed, inflated
 from core_grpc.rpc.content_types import BINARY_TYPE, JSON_TYPE, essence, is_json, is_upload
 from core_grpc.rpc.context import RpcContext
-from core_grpc.rpc.rest_answers import RestBody, binary_outputs, encode_infer_response, json_body
+from core_grpc.rpc.http_body import http_body, http_json
+from core_grpc.rpc.rest_answers import RestBody, binary_outputs, encode_infer_response
 from core_grpc.rpc.rest_binary import LENGTH_HEADER
 from core_grpc.rpc.rest_codec import decode_infer_body
 from core_grpc.rpc.rest_encoding import OFFERED, answer_encoding, request_encoding
@@ -54,24 +55,24 @@ class RestServicer:
         """200 when the server is alive, else 503."""
         if not self._data_plane.live():
             raise ModelNotReady("the server is stopping")
-        return _http(json_body({"live": True}))
+        return http_json({"live": True})
 
     async def ServerReady(self, _request: pb.RestRequest, _context: RpcContext) -> HttpBody:
         """200 when the server is ready, else 503."""
         if not self._data_plane.ready():
             raise ModelNotReady("the server is not ready")
-        return _http(json_body({"ready": True}))
+        return http_json({"ready": True})
 
     async def ServerMetadata(self, _request: pb.RestRequest, _context: RpcContext) -> HttpBody:
         """Name, version and extensions."""
         metadata = self._data_plane.server_metadata()
-        return _http(json_body({"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}))
+        return http_json({"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions})
 
     async def ModelReady(self, request: pb.RestRequest, _context: RpcContext) -> HttpBody:
         """200 when the model is ready, 404 when it is unknown, else 503."""
         if not self._data_plane.model_ready(request.model, request.version):
             raise ModelNotReady(f"model {quoted(request.model)} is not ready")
-        return _http(json_body({"name": request.model, "ready": True}))
+        return http_json({"name": request.model, "ready": True})
 
     async def ModelMetadata(self, request: pb.RestRequest, _context: RpcContext) -> HttpBody:
         """Inputs, outputs and versions of a model."""
@@ -83,7 +84,7 @@ class RestServicer:
             "inputs": [_tensor_metadata(item) for item in metadata.inputs],
             "outputs": [_tensor_metadata(item) for item in metadata.outputs],
         }
-        return _http(json_body(answer))
+        return http_json(answer)
 
     async def ModelInfer(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
         """Inference: JSON, the binary tensor extension, one raw tensor, or an upload."""
@@ -105,7 +106,7 @@ class RestServicer:
             release_places(decoded.outputs)
         if encoded.json_bytes is not None:
             context.set_header(LENGTH_HEADER, str(encoded.json_bytes))
-        return _http(await self._compressed(encoded, context))
+        return http_body(await self._compressed(encoded, context))
 
     async def Predict(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
         """Inference in the model's own words: `{"instances": …}`, `{"inputs": …}`, multipart/form-data, or a bare image."""
@@ -122,7 +123,7 @@ class RestServicer:
         response = await self._data_plane.infer(call.request)
         size_bytes = _output_bytes(response, response.outputs)
         encoded = await self._off_loop(size_bytes, lambda: encode_predict_response(spec, response, call))
-        return _http(await self._compressed(encoded, context))
+        return http_body(await self._compressed(encoded, context))
 
     async def _opened(self, request: pb.RestBodyRequest, context: RpcContext) -> tuple[bytes, ModelSpec]:
         """The body, inflated, and the model it is for, after the headers were found to be ones that we can read."""
@@ -153,10 +154,6 @@ class RestServicer:
         if size_bytes <= inline_bytes:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-
-def _http(body: RestBody) -> HttpBody:
-    return HttpBody(content_type=body.content_type, data=body.data)
 
 
 def _request_encoding(context: RpcContext) -> str:

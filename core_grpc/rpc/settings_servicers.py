@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import orjson
 from google.api.httpbody_pb2 import HttpBody
 
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, quoted
 from core_grpc.observability.log_settings import LogControl
 from core_grpc.observability.tracing import Tracer
-from core_grpc.rpc.content_types import JSON_TYPE
 from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.http_body import http_json
 from core_grpc.rpc.rest_json import elements, kind_of, members, parse_document
 from core_grpc.settings import LimitsSettings
 from protos.inference import grpc_service_pb2 as pb
@@ -86,7 +85,7 @@ class RestSettingsServicer:
 
     async def LogSettingsRead(self, _request: rest_pb2.RestRequest, _context: RpcContext) -> HttpBody:
         """What is logged."""
-        return _json(asdict(self._logs.settings))
+        return http_json(asdict(self._logs.settings))
 
     async def LogSettingsUpdate(self, request: rest_pb2.RestBodyRequest, _context: RpcContext) -> HttpBody:
         """Changes what is logged."""
@@ -95,13 +94,13 @@ class RestSettingsServicer:
             if not isinstance(value, bool | int | str):
                 raise InvalidArgument(f"log setting {quoted(name)}: wanted true, false, a number or a string, got {kind_of(value)}")
             changes[name] = value
-        return _json(asdict(self._logs.update(changes)))
+        return http_json(asdict(self._logs.update(changes)))
 
     def _traces(self, model: str) -> HttpBody:
         if model:
             self._data_plane.versions(model)
         answer = _trace_answer(self._tracer, model)
-        return _json({name: list(values) if name == "trace_level" else values[0] for name, values in answer.items()})
+        return http_json({name: list(values) if name == "trace_level" else values[0] for name, values in answer.items()})
 
     def _body(self, request: rest_pb2.RestBodyRequest) -> Mapping[str, Any]:
         if not request.body.data.strip():
@@ -115,7 +114,3 @@ def _trace_values(name: str, value: Any) -> Sequence[str]:
         return ()
     values = [value] if isinstance(value, str | int) and not isinstance(value, bool) else elements(value, f"trace setting {quoted(name)}")
     return [str(item) for item in values]
-
-
-def _json(answer: Any) -> HttpBody:
-    return HttpBody(content_type=JSON_TYPE, data=orjson.dumps(answer))

@@ -6,12 +6,11 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from google.api.httpbody_pb2 import HttpBody
 
 from core_grpc.errors import InvalidArgument
-from core_grpc.rpc.content_types import JSON_TYPE
 from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.http_body import http_json
 from core_grpc.rpc.rest_json import members, parse_document, refuse_unknown, text
 from core_grpc.settings import LimitsSettings
 from core_grpc.shared_memory.cuda import check_handle, cuda_runtime, open_cuda_memory
@@ -111,7 +110,7 @@ class RestSharedMemoryServicer:
         """The registered regions, or one."""
         self._memory.check_allowed()
         regions = self._memory.statuses("system", request.region)
-        return _json([{"name": item.name, "key": item.key, "offset": item.offset, "byte_size": item.byte_size} for item in regions])
+        return http_json([{"name": item.name, "key": item.key, "offset": item.offset, "byte_size": item.byte_size} for item in regions])
 
     async def SystemSharedMemoryRegister(self, request: rest_pb2.RestRegionRequest, _context: RpcContext) -> HttpBody:
         """Registers a region."""
@@ -119,19 +118,19 @@ class RestSharedMemoryServicer:
         body = self._body(request, frozenset({"key", "offset", "byte_size"}))
         key, byte_size, offset = text(body.get("key"), "key"), _count(body, "byte_size"), _count(body, "offset", 0)
         register_system(self._memory, RegionStatus(request.region, "system", byte_size, key, offset))
-        return _json({})
+        return http_json({})
 
     async def SystemSharedMemoryUnregister(self, request: rest_pb2.RestRegionRequest, _context: RpcContext) -> HttpBody:
         """Unregisters a region, or all."""
         self._memory.check_allowed()
         self._memory.remove("system", request.region)
-        return _json({})
+        return http_json({})
 
     async def CudaSharedMemoryStatus(self, request: rest_pb2.RestRegionRequest, _context: RpcContext) -> HttpBody:
         """The registered regions, or one."""
         self._memory.check_allowed()
         regions = self._memory.statuses("cuda", request.region)
-        return _json([{"name": item.name, "device_id": item.device_id, "byte_size": item.byte_size} for item in regions])
+        return http_json([{"name": item.name, "device_id": item.device_id, "byte_size": item.byte_size} for item in regions])
 
     async def CudaSharedMemoryRegister(self, request: rest_pb2.RestRegionRequest, _context: RpcContext) -> HttpBody:
         """Registers a region."""
@@ -140,13 +139,13 @@ class RestSharedMemoryServicer:
         handle = members(body.get("raw_handle"), "raw_handle")
         status = RegionStatus(request.region, "cuda", _count(body, "byte_size"), device_id=_count(body, "device_id", 0))
         register_cuda(self._memory, status, _from_base64(text(handle.get("b64"), "raw_handle.b64")))
-        return _json({})
+        return http_json({})
 
     async def CudaSharedMemoryUnregister(self, request: rest_pb2.RestRegionRequest, _context: RpcContext) -> HttpBody:
         """Unregisters a region, or all."""
         self._memory.check_allowed()
         self._memory.remove("cuda", request.region)
-        return _json({})
+        return http_json({})
 
     def _body(self, request: rest_pb2.RestRegionRequest, known: frozenset[str]) -> Mapping[str, Any]:
         body = members(parse_document(request.body.data, self._limits).root, "body")
@@ -166,7 +165,3 @@ def _from_base64(value: str) -> bytes:
         return binascii.a2b_base64(value, strict_mode=True)
     except ValueError:
         raise InvalidArgument("raw_handle.b64: wanted standard base64 with padding") from None
-
-
-def _json(answer: Any) -> HttpBody:
-    return HttpBody(content_type=JSON_TYPE, data=orjson.dumps(answer))
