@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core_grpc.errors import InvalidArgument, InvalidTensor, quoted
+from core_grpc.rpc.parameter_messages import parameter_values, set_parameters
 from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape, raw_from_array
 from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.typed_values import array_from_values
@@ -48,7 +49,7 @@ def decode_infer_request(message: pb.ModelInferRequest, deadline: float | None, 
     inputs = _decode_inputs(message, max_dimensions, memory)
     parameters: dict[str, ParameterValue] = {}
     if message.parameters:
-        parameters = decode_parameters("the request", message.parameters)
+        parameters = parameter_values(message.parameters, where="the request")
         check_parameters(parameters)
     outputs = memory.with_places(tuple(_decode_output(item) for item in message.outputs)) if message.outputs else ()
     return InferRequest(message.model_name, message.model_version, inputs, message.id, outputs, parameters, deadline)
@@ -67,33 +68,12 @@ def encode_infer_response(response: InferResponse, requested: tuple[RequestedOut
         raw = raw_from_array(tensor.array)
         if name in places and (place := places[name].place) is not None:
             place.write(raw)
-            _encode_parameters(output.parameters, {**places[name].parameters, BYTE_SIZE: len(raw)})
+            set_parameters(output.parameters, {**places[name].parameters, BYTE_SIZE: len(raw)}, _PARAMETER_FIELDS)
             raw = b""
         message.raw_output_contents.append(raw)
     if response.parameters:
-        _encode_parameters(message.parameters, response.parameters)
+        set_parameters(message.parameters, response.parameters, _PARAMETER_FIELDS)
     return message
-
-
-def decode_parameters(where: str, parameters: Mapping[str, pb.InferParameter]) -> dict[str, ParameterValue]:
-    """Parameters as plain values.
-
-    Raises:
-        InvalidArgument: a parameter has no value.
-    """
-    decoded: dict[str, ParameterValue] = {}
-    for key, parameter in parameters.items():
-        choice = parameter.WhichOneof("parameter_choice")
-        if choice is None:
-            raise InvalidArgument(f"parameter {quoted(key)} of {where} has no value")
-        decoded[key] = getattr(parameter, choice)
-    return decoded
-
-
-def _encode_parameters(message: Any, parameters: Mapping[str, ParameterValue]) -> None:
-    for key, value in parameters.items():
-        field = _PARAMETER_FIELDS[type(value)]
-        setattr(message[key], field, value)
 
 
 def _decode_inputs(message: pb.ModelInferRequest, max_dimensions: int, memory: SharedMemory) -> dict[str, Tensor]:
@@ -134,7 +114,7 @@ def _shared_bytes(message: pb.ModelInferRequest, item: pb.ModelInferRequest.Infe
     where = f"input {quoted(item.name)}"
     if item.HasField("contents"):
         raise InvalidTensor(f"{where} for model {quoted(message.model_name)} has both contents and a shared memory region")
-    return memory.read_input(where, decode_parameters(where, item.parameters))
+    return memory.read_input(where, parameter_values(item.parameters, where=where))
 
 
 def _typed_values(item: pb.ModelInferRequest.InferInputTensor, datatype: Datatype) -> Sequence[Any]:
@@ -165,5 +145,4 @@ def _refuse_contents_beside_raw(message: pb.ModelInferRequest, item: pb.ModelInf
 
 
 def _decode_output(item: pb.ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
-    parameters = decode_parameters(f"output {quoted(item.name)}", item.parameters)
-    return RequestedOutput(item.name, parameters)
+    return RequestedOutput(item.name, parameter_values(item.parameters, where=f"output {quoted(item.name)}"))

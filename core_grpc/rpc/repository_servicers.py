@@ -13,6 +13,7 @@ from core_grpc.lifecycle import ModelState
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.http_body import http_json
 from core_grpc.rpc.override_codec import decode_override
+from core_grpc.rpc.parameter_messages import parameter_values
 from core_grpc.rpc.rest_json import kind_of, members, parse_document
 from core_grpc.rpc.tensorgate_codec import encode_model
 from core_grpc.settings import LimitsSettings
@@ -30,7 +31,7 @@ class RepositoryServicer:
     async def RepositoryModelLoad(self, request: pb.RepositoryModelLoadRequest, _context: RpcContext) -> pb.RepositoryModelLoadResponse:
         """Loads a model, or loads it anew."""
         _check_repository(request.repository_name)
-        await self._data_plane.load(request.model_name, decode_override(request.model_name, _values(request.parameters)))
+        await self._data_plane.load(request.model_name, decode_override(request.model_name, parameter_values(request.parameters)))
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(
@@ -38,7 +39,7 @@ class RepositoryServicer:
     ) -> pb.RepositoryModelUnloadResponse:
         """Unloads a model."""
         _check_repository(request.repository_name)
-        _check_unload(_values(request.parameters))
+        _check_unload(parameter_values(request.parameters))
         await self._data_plane.unload(request.model_name)
         return pb.RepositoryModelUnloadResponse()
 
@@ -89,16 +90,6 @@ class TensorgateRepositoryServicer:
 def _check_repository(name: str) -> None:
     if name:
         raise Unsupported(f"repository {quoted(name)}: this server has one repository, which has no name")
-
-
-def _values(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> dict[str, str | bytes | bool | int]:
-    values: dict[str, str | bytes | bool | int] = {}
-    for key, parameter in parameters.items():
-        choice = parameter.WhichOneof("parameter_choice")
-        if choice is None:
-            raise InvalidArgument(f"parameter {quoted(key)} has no value")
-        values[key] = getattr(parameter, choice)
-    return values
 
 
 def _load_value(key: str, value: object) -> str | bytes:

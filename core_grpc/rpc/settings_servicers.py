@@ -14,12 +14,14 @@ from core_grpc.observability.log_settings import LogControl
 from core_grpc.observability.tracing import Tracer
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.http_body import http_json
+from core_grpc.rpc.parameter_messages import parameter_values, set_parameters
 from core_grpc.rpc.rest_json import elements, kind_of, members, parse_document
 from core_grpc.settings import LimitsSettings
 from protos.inference import grpc_service_pb2 as pb
 from protos.tensorgate.rest.v1 import rest_pb2
 
 _TRACE_MODE = "triton"
+_LOG_FIELDS: Mapping[type, str] = {bool: "bool_param", int: "uint32_param", str: "string_param"}
 
 
 def _trace_answer(tracer: Tracer, model: str) -> dict[str, tuple[str, ...]]:
@@ -49,16 +51,9 @@ class SettingsServicer:
 
     async def LogSettings(self, request: pb.LogSettingsRequest, _context: RpcContext) -> pb.LogSettingsResponse:
         """Reads and changes what is logged."""
-        changes: dict[str, bool | int | str] = {}
-        for name, setting in request.settings.items():
-            choice = setting.WhichOneof("parameter_choice")
-            if choice is None:
-                raise InvalidArgument(f"log setting {quoted(name)} has no value")
-            changes[name] = getattr(setting, choice)
+        changes = parameter_values(request.settings, "log setting")
         answer = pb.LogSettingsResponse()
-        fields: Mapping[type, str] = {bool: "bool_param", int: "uint32_param", str: "string_param"}
-        for name, value in asdict(self._logs.update(changes) if changes else self._logs.settings).items():
-            setattr(answer.settings[name], fields[type(value)], value)
+        set_parameters(answer.settings, asdict(self._logs.update(changes) if changes else self._logs.settings), _LOG_FIELDS)
         return answer
 
 
