@@ -1,5 +1,7 @@
 """The child's side of a decoupled model: many requests at once, each answer sent when it is made.
 
+The server asks for a sign of life by ``ping``, which is answered by ``pong`` unless user code blocks the loop.
+
 The server gives each request a few credits, one for each answer that it is ready to hold; an answer costs one. So a caller who reads
 slowly holds back its own generator and no other.
 """
@@ -69,6 +71,8 @@ class _Server:
             task = asyncio.create_task(self._answer(number, frame, room))
             self._tasks[number] = task, room
             task.add_done_callback(lambda _task: self._tasks.pop(number, None))
+        elif frame.header["type"] == "ping":
+            self._writer.write(b"".join(packed({"type": "pong", "number": number})))
         elif number in self._tasks:
             task, room = self._tasks[number]
             if frame.header["type"] == "credit":

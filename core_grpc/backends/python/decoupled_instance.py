@@ -19,6 +19,9 @@ from core_grpc.types import Array, InferRequest
 CREDITS = 4
 """Answers of one request that may be made before the first of them is taken."""
 
+_NO_REQUEST = 0
+"""The number of messages that belong to no request."""
+
 
 class DecoupledPythonInstance:
     """See the module's text. Belongs to the event loop."""
@@ -69,12 +72,14 @@ class DecoupledPythonInstance:
             raise BackendFailed(f"model '{self._model}': its process answered something that cannot be read") from None
 
     async def _next(self, link: _Link, frames: asyncio.Queue[Frame | GatewayError]) -> Frame:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                frame = await frames.get()
-        except TimeoutError:
-            link.kill_if_silent(self._timeout_s)
-            raise BackendFailed(f"model '{self._model}': no answer within [python] timeout_s = {self._timeout_s:g}") from None
+        half_s = self._timeout_s / 2
+        frame = await _taken(frames, half_s)
+        if frame is None:
+            pinged_at = link.ping()
+            frame = await _taken(frames, half_s)
+            if frame is None:
+                link.kill_if_silent(pinged_at)
+                raise BackendFailed(f"model '{self._model}': no answer within [python] timeout_s = {self._timeout_s:g}")
         if isinstance(frame, GatewayError):
             raise type(frame)(frame.message)
         return frame
@@ -98,6 +103,15 @@ class DecoupledPythonInstance:
             return self._link
 
 
+async def _taken(frames: asyncio.Queue[Frame | GatewayError], seconds: float) -> Frame | GatewayError | None:
+    """The next message; None when none came in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await frames.get()
+    except TimeoutError:
+        return None
+
+
 class _Link:
     """A running process and the requests that it works on."""
 
@@ -107,7 +121,7 @@ class _Link:
         self._reader = reader
         self._writer = writer
         self._frames: dict[int, asyncio.Queue[Frame | GatewayError]] = {}
-        self._last_number = 0
+        self._last_number = _NO_REQUEST
         self._heard_at = time.monotonic()
         self.is_broken = False
         self._reading = asyncio.create_task(self._read(), name=f"answers of {model}")
@@ -141,9 +155,14 @@ class _Link:
         if self._frames.pop(number, None) is not None and must_cancel:
             self.tell({"type": "cancel", "number": number})
 
-    def kill_if_silent(self, seconds: float) -> None:
-        """Ends a process from which nothing at all came for so long: its loop is blocked, and nobody else's answer will come either."""
-        if time.monotonic() - self._heard_at >= seconds:
+    def ping(self) -> float:
+        """Asks the process for a sign of life; returns when."""
+        self.tell({"type": "ping", "number": _NO_REQUEST})
+        return time.monotonic()
+
+    def kill_if_silent(self, pinged_at: float) -> None:
+        """Ends a process from which nothing at all came since a ping: its loop is blocked, and nobody else's answer will come either."""
+        if self._heard_at <= pinged_at:
             self.is_broken = True
             self._process.kill_soon()
 

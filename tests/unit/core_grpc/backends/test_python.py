@@ -368,6 +368,32 @@ async def test_a_generator_that_blocks_everything_costs_the_process(tmp_path: Pa
         assert await run("b") == 1
 
 
+async def test_a_generator_that_waits_too_long_fails_alone(tmp_path: Path) -> None:
+    code = """
+        import asyncio
+        import numpy as np
+        class Model:
+            async def execute(self, request):
+                if request.id == "wait":
+                    await asyncio.sleep(60)
+                yield {"OUT": np.zeros(1, np.int32)}
+    """
+    config = "[python]\ndecoupled = true\ntimeout_s = 2\n"
+    models.write_python_model(tmp_path, "waits", code, **models.COUNT_TENSORS, config=config)
+    async with serving(tmp_path) as registry:
+        model = registry.find_decoupled("waits")
+
+        async def run(request_id: str) -> int:
+            inputs = {"N": np.zeros(3, np.int32)}
+            return len([e async for e in model.stream(inputs, InferRequest("waits", "", {}, request_id))])
+
+        before = model_processes()
+        with pytest.raises(BackendFailed, match="no answer within"):
+            await run("wait")
+        assert await run("b") == 1
+        assert model_processes() == before
+
+
 async def test_a_plain_generator_runs_on_a_thread_and_is_closed(tmp_path: Path) -> None:
     code = """
         import pathlib, time
