@@ -46,9 +46,10 @@ class DecoupledPythonInstance:
     async def stream(self, inputs: Mapping[str, Array], request: InferRequest) -> AsyncGenerator[Mapping[str, Array], None]:
         """See ``DecoupledInstance``."""
         link = await self._working_link()
-        number, frames = await link.ask(inputs, request)
+        number, frames = link.ask(inputs, request)
         is_over = False
         try:
+            await link.sent()
             while (frame := await self._next(link, frames)).header["type"] == "answer":
                 yield self._outputs(frame)
                 link.tell({"type": "credit", "number": number})
@@ -133,17 +134,20 @@ class _Link:
         reader, writer = await asyncio.open_unix_connection(sock=process.connection.dup(), limit=READ_AHEAD_BYTES)
         return cls(model, process, reader, writer)
 
-    async def ask(self, inputs: Mapping[str, Array], request: InferRequest) -> tuple[int, asyncio.Queue[Frame | GatewayError]]:
-        """Sends a request; gives its number and where its messages come."""
+    def ask(self, inputs: Mapping[str, Array], request: InferRequest) -> tuple[int, asyncio.Queue[Frame | GatewayError]]:
+        """Begins to send a request; gives its number and where its messages come. Ended by ``forget``."""
         self._last_number += 1
         number = self._last_number
         frames = self._frames[number] = asyncio.Queue()
         tensors = Tensors()
         described = described_request(inputs, request, tensors)
         self.tell({"type": "request", "number": number, **described}, tensors)
+        return number, frames
+
+    async def sent(self) -> None:
+        """Waits until the process has taken most of what was sent."""
         with suppress(ConnectionError):  # The reader tells everybody.
             await self._writer.drain()
-        return number, frames
 
     def tell(self, header: Mapping[str, Any], tensors: Tensors | None = None) -> None:
         """Sends a message."""

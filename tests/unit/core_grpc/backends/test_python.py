@@ -368,6 +368,39 @@ async def test_a_generator_that_blocks_everything_costs_the_process(tmp_path: Pa
         assert await run("b") == 1
 
 
+async def test_a_caller_who_leaves_while_a_request_is_sent_frees_its_work(tmp_path: Path) -> None:
+    code = """
+        import asyncio
+        import numpy as np
+        class Model:
+            async def execute(self, request):
+                if request.id == "wait":
+                    await asyncio.sleep(60)
+                yield {"OUT": np.array([len(asyncio.all_tasks())], np.int32)}
+    """
+    models.write_python_model(
+        tmp_path, "large", code, inputs={"N": ("UINT8", [-1])}, outputs={"OUT": ("INT32", [1])}, config=models.DECOUPLED
+    )
+    async with serving(tmp_path) as registry:
+        model = registry.find_decoupled("large")
+
+        async def tasks() -> int:
+            request = InferRequest("large", "", {}, "tasks")
+            (answer,) = [execution async for execution in model.stream({"N": np.zeros(1, np.uint8)}, request)]
+            return int(answer.outputs["OUT"][0])
+
+        before = await tasks()
+        (pid,) = model_processes()
+        os.kill(pid, signal.SIGSTOP)
+        answers = model.stream({"N": np.zeros(1 << 24, np.uint8)}, InferRequest("large", "", {}, "wait"))
+        caller = asyncio.ensure_future(anext(answers))
+        await asyncio.sleep(0.05)  # The process takes nothing, so that the caller can only wait for it.
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+        os.kill(pid, signal.SIGCONT)
+        assert await tasks() == before
+
+
 async def test_a_generator_that_waits_too_long_fails_alone(tmp_path: Path) -> None:
     code = """
         import asyncio
