@@ -53,6 +53,9 @@ EXTENSIONS = (
 SHARED_MEMORY_EXTENSIONS = ("system_shared_memory", "cuda_shared_memory")
 """Offered where the setting server.shared_memory allows them."""
 
+_CONTROL_REFUSED: Mapping[str, str] = {"none": ": the setting models.control is none", "poll": " if polling is enabled"}
+"""By the setting models.control. For polling it is Triton's text."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerMetadata:
@@ -287,8 +290,8 @@ class DataPlane:
     def _check_control(self) -> None:
         if not self._is_accepting:
             raise ServerDraining("the server is shutting down and takes no new work")
-        if self._settings.models.control == "none":
-            raise ModelControlRefused("explicit model load / unload is not allowed: the setting models.control is none")
+        if reason := _CONTROL_REFUSED.get(self._settings.models.control):
+            raise ModelControlRefused(f"explicit model load / unload is not allowed{reason}")
 
     def model_config(self, name: str, version: str = "") -> ConfiguredModel:
         """How a model version is configured.

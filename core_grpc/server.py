@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2
 
 from core_grpc.data_plane import DataPlane
 from core_grpc.lifecycle import SERVER_STEPS, Lifecycle, ModelState, ServerState
+from core_grpc.models.poller import RepositoryPoller
 from core_grpc.models.registry import Registry
 from core_grpc.models.repository_control import RepositoryControl
 from core_grpc.observability.log_settings import LogControl
@@ -58,7 +59,7 @@ class Node:
     """A node's parts and its life. Belongs to the event loop that makes it."""
 
     def __init__(self, settings: NodeSettings) -> None:
-        """Raises SettingsError where the repository is not a directory."""
+        """Raises SettingsError where the repository is not a directory, or settings do not go together."""
         sys.setswitchinterval(settings.threads.gil_switch_interval_s)
         self.settings = settings
         self.lifecycle: Lifecycle[ServerState] = Lifecycle(SERVER_STEPS, ServerState.STARTING)
@@ -69,10 +70,11 @@ class Node:
         self._control = RepositoryControl(_repository(settings), settings.models, registry, settings.drain.grace_s)
         self.data_plane = DataPlane(registry, self._control, self.lifecycle, settings, self.processing_pool, self._tracer)
         self.methods: Mapping[str, RpcMethod] = self._method_table()
+        self._poller = _poller(settings, self._control)
         self._loading: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to load the models; health follows by itself."""
+        """Begins to load the models, and to follow the repository where it is polled; health follows by itself."""
         self._loading = asyncio.create_task(self._load(), name="load models")
 
     async def drain(self, active_calls: Callable[[], int]) -> None:
@@ -104,6 +106,8 @@ class Node:
 
     async def _load(self) -> None:
         notify("STATUS=loading models")
+        if self._poller:
+            await self._poller.first_look()
         await self._control.load_all()
         if self.lifecycle.state is ServerState.STARTING:
             self.lifecycle.to(ServerState.SERVING)
@@ -113,6 +117,8 @@ class Node:
         status = f"{ready} of {len(entries)} models ready"
         log.info("serving: %s", status)
         notify("READY=1", f"STATUS={status}")
+        if self._poller:
+            await self._poller.run()
 
     def _method_table(self) -> Mapping[str, RpcMethod]:
         limits = self.settings.limits
@@ -161,6 +167,13 @@ def _repository(settings: NodeSettings) -> Path:
     if not repository.is_dir():
         raise SettingsError(f"TENSORGATE_MODELS_REPOSITORY: wanted a directory of models, got {repository}")
     return repository
+
+
+def _poller(settings: NodeSettings, control: RepositoryControl) -> RepositoryPoller | None:
+    models = settings.models
+    if models.control != "poll":
+        return None
+    return RepositoryPoller(_repository(settings), control, models.poll_interval_s, models.poll_settle_s)
 
 
 def _service(module: object, name: str) -> ServiceDescriptor:

@@ -67,9 +67,17 @@ class ModelsSettings:
 
     repository: str = ""
     """Directory of the model repository: `<repository>/<model>/<version>/model.onnx`. Empty serves the demo model."""
-    control: str = one_of("explicit", "explicit", "none")
-    """Whether models may be loaded and unloaded on request (`explicit`), or only at start (`none`). Through the edge it also takes
-    the edge's setting `management`."""
+    control: str = one_of("explicit", "explicit", "none", "poll")
+    """How models come and go after the start: on request (`explicit`; through the edge it also takes the edge's setting `management`),
+    never (`none`), or as the repository on disk changes (`poll`)."""
+    load: str = "*"
+    """Which models are loaded at start: `*` for all, or names with commas between, or empty for none; the others are loaded on request.
+    Anything but `*` takes control `explicit`."""
+    poll_interval_s: float = bounded(15.0, 0.05, 86400)
+    """Control `poll`: how often the repository is looked at, in seconds, where the file system reports no changes (network file systems).
+    Where it does, changes are seen at once."""
+    poll_settle_s: float = bounded(1.0, 0, 3600)
+    """Control `poll`: for how long a model's files must not have changed before they are loaded, in seconds, so that a copy is complete."""
     default_model: str = ""
     """The model that `inference.ModelService` and the facade's `/predict` run. Empty takes the only one there is."""
     default_max_batch_size: int = bounded(8, 1, 65536)

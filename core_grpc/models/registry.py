@@ -17,6 +17,8 @@ from core_grpc.types import ModelSpec
 
 UNLOADED = "unloaded"
 """The reason of a model version that was unloaded because somebody asked for it."""
+NOT_LOADED = "not loaded"
+"""The reason of a model version that the setting models.load leaves to be loaded on request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class ModelEntry:
 
     @property
     def is_unloaded(self) -> bool:
-        """Whether it does not answer because somebody unloaded it."""
-        return self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
+        """Whether it does not answer because somebody wants it so."""
+        return self.state is ModelState.UNAVAILABLE and self.reason in (UNLOADED, NOT_LOADED)
 
 
 class Slot:
@@ -67,6 +69,10 @@ class Registry:
             slot.lifecycle.watch(lambda _state: self._refresh(name))
         self._refresh(name)
         return replaced
+
+    def remove(self, name: str) -> None:
+        """Forgets a model, none of whose versions is loaded."""
+        self._slots.pop(name, None)
 
     def slots(self, name: str) -> Sequence[Slot]:
         """The model's versions; none for a name that is not known."""
@@ -124,7 +130,7 @@ class Registry:
         if not version:
             newest = _entry(list(slots.values())[-1])
             if newest.is_unloaded:
-                return NotFound(f"Request for unknown model: {quoted(name)} has no available versions: it was unloaded")
+                return NotFound(f"Request for unknown model: {quoted(name)} has no available versions: it is {newest.reason}")
             return ModelNotReady(f"{quoted(name)} has no available versions: {_state(newest)}")
         # A model that failed as a whole has one slot, without a version.
         slot = slots.get(version) or slots.get("")
@@ -132,7 +138,7 @@ class Registry:
             return NotFound(f"Request for unknown model: {quoted(name)} version {quoted(version, 20)} is not found")
         entry = _entry(slot)
         if entry.is_unloaded:
-            return NotFound(f"Request for unknown model: {quoted(name)} version {version} is not found: it was unloaded")
+            return NotFound(f"Request for unknown model: {quoted(name)} version {version} is not found: it is {entry.reason}")
         return ModelNotReady(f"{quoted(name)} version {version} is not at ready state: {_state(entry)}")
 
 

@@ -20,8 +20,10 @@ from core_grpc.errors import GatewayError, ModelLoadFailed, NotFound, ServerDrai
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.loading import load_model
 from core_grpc.models.overrides import LoadOverride, written_files
-from core_grpc.models.registry import UNLOADED, Registry, Slot
-from core_grpc.models.repository import scan_model, scan_repository
+from core_grpc.models.registry import NOT_LOADED, UNLOADED, Registry, Slot
+from core_grpc.models.repository import RepositoryEntry, scan_model, scan_repository
+from core_grpc.models.start_list import start_list
+from core_grpc.models.turns import Turns
 from core_grpc.settings import ModelsSettings
 
 _log = logging.getLogger(__name__)
@@ -34,18 +36,25 @@ class RepositoryControl:
     """See the module's text. Belongs to the event loop."""
 
     def __init__(self, repository: Path, settings: ModelsSettings, registry: Registry, grace_s: float) -> None:
-        """``grace_s`` is how long a model that goes may take to finish its work."""
+        """``grace_s`` is how long a model that goes may take to finish its work.
+
+        Raises:
+            SettingsError: models.load and models.control do not go together.
+        """
         self._repository = repository
         self._settings = settings
         self._registry = registry
         self._grace_s = grace_s
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._start_list = start_list(settings)
+        self._turns = Turns()
         """Loads and unloads of one model come one after the other; those of different models do not wait for each other."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def load_all(self) -> None:
-        """Loads every model of the repository, several at a time. A model that fails is UNAVAILABLE with a reason; the others are served.
+        """Loads the models that the setting models.load names, several at a time.
+
+        A model that fails is UNAVAILABLE with a reason; the others are served.
 
         Raises:
             SettingsError: the repository cannot be read.
@@ -54,11 +63,15 @@ class RepositoryControl:
         try:
             entries = await asyncio.get_running_loop().run_in_executor(pool, scan_repository, self._repository)
             slots: dict[str, list[Slot]] = {}
-            for entry in entries:
+            for entry in [*entries, *self._missing(entries)]:
                 slots.setdefault(entry.name, []).append(Slot(entry))
             for name, of_model in slots.items():
                 self._registry.put(name, of_model)
-            await asyncio.gather(*(self._load(slot, pool) for of_model in slots.values() for slot in of_model))
+            wanted = [slot for slot in self._registry.all_slots() if slot.entry.name in self._start_list]
+            for slot in self._registry.all_slots():
+                if slot not in wanted:
+                    slot.lifecycle.to(ModelState.UNAVAILABLE, NOT_LOADED)
+            await asyncio.gather(*(self._load(slot, pool) for slot in wanted))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -82,6 +95,14 @@ class RepositoryControl:
         if not self._registry.slots(name):
             raise NotFound(f"failed to unload {quoted(name)}, no such model")
         await self._run(name, lambda: self._unload(name))
+
+    async def remove(self, name: str) -> None:
+        """Unloads a model that is no longer in the repository, and forgets it.
+
+        Raises:
+            ServerDraining: the server is going away.
+        """
+        await self._run(name, lambda: self._remove(name))
 
     async def close(self) -> None:
         """Ends loads, closes every model; pending work fails, executing work is finished; idempotent."""
@@ -113,7 +134,7 @@ class RepositoryControl:
             raise
 
     async def _one_at_a_time(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        async with self._turns.of(name):
             if self._is_closed:
                 raise ServerDraining("the server is shutting down")
             await work()
@@ -185,6 +206,15 @@ class RepositoryControl:
     async def _unload(self, name: str) -> None:
         await _retire(self._registry.slots(name), self._grace_s)
         _log.info("model %s is unloaded", name)
+
+    async def _remove(self, name: str) -> None:
+        await self._unload(name)
+        self._registry.remove(name)
+
+    def _missing(self, found: Sequence[RepositoryEntry]) -> list[RepositoryEntry]:
+        """What the setting models.load names and the repository does not have."""
+        reason = "the setting models.load names it, and the repository has no such model"
+        return [RepositoryEntry(name, "", reason) for name in self._start_list.missing(frozenset(entry.name for entry in found))]
 
 
 async def _retire(slots: Sequence[Slot], grace_s: float) -> None:

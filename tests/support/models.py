@@ -72,6 +72,14 @@ def write_id(repository: Path, datatype: Datatype, config: str = "") -> str:
     return name
 
 
+def write_plus(repository: Path, version: int, name: str = "plus") -> None:
+    """``plus``: Y = X + version, FP32 [batch, 1], so that an answer tells who gave it."""
+    shape = (Datatype.FP32, ("batch", 1))
+    constant = helper.make_tensor("C", TensorProto.FLOAT, [1, 1], [float(version)])
+    model = onnx_model([helper.make_node("Add", ["X", "C"], ["Y"])], {"X": shape}, {"Y": shape}, [constant])
+    write_onnx(repository, name, model, version=str(version))
+
+
 def write_addsub_i32(repository: Path) -> None:
     """``addsub_i32``: INPUT0, INPUT1 INT32 [batch, 16] -> OUTPUT0 sum, OUTPUT1 difference."""
     shape = (Datatype.INT32, ("batch", 16))

@@ -149,3 +149,19 @@ def write_repeat(repository: Path) -> None:
 def write_count(repository: Path) -> Path:
     """``count``: decoupled; returns where it leaves its notes."""
     return write_python_model(repository, "count", COUNT, **COUNT_TENSORS, config=DECOUPLED)
+
+
+def write_gated(repository: Path, name: str, gate: Path, config: str = "") -> Path:
+    """A model that is loaded no sooner than the file ``gate`` is there, and then answers twice its input."""
+    code = f"""
+        import os, time
+
+        class Model:
+            def initialise(self, context):
+                while not os.path.exists({str(gate)!r}):
+                    time.sleep(0.01)
+
+            def execute(self, requests):
+                return [{{"Y": request.inputs["X"] * 2}} for request in requests]
+    """
+    return write_python_model(repository, name, code, config=config, **ROWS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,6 +25,13 @@ class Served(Registry):
         model = self.find(name)
         assert isinstance(model, DecoupledModel)
         return model
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Returns when ``condition`` holds, which nobody tells; fails when it never does."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 (see above)
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

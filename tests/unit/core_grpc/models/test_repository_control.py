@@ -13,23 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from core_grpc.errors import GatewayError, InvalidArgument, ModelLoadFailed, NotFound, ServerDraining
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.overrides import LoadOverride, TensorOverride
 from core_grpc.types import Datatype
 from tests.support import models as fixtures
+from tests.support.models import write_plus
 from tests.support.serving import Served, serving
-
-FP32 = (Datatype.FP32, ("batch", 1))
-
-
-def write_plus(repository: Path, version: int, name: str = "plus") -> None:
-    """``plus``: Y = X + version, so that an answer tells who gave it."""
-    constant = helper.make_tensor("C", 1, [1, 1], [float(version)])
-    model = fixtures.onnx_model([helper.make_node("Add", ["X", "C"], ["Y"])], {"X": FP32}, {"Y": FP32}, [constant])
-    fixtures.write_onnx(repository, name, model, version=str(version))
 
 
 async def answer(served: Served, name: str = "plus", version: str = "") -> float:
