@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from core_grpc.types import Array, ParameterValue
 
@@ -56,6 +56,10 @@ class ModelContext:
     outputs: tuple[str, ...]
     instance: int
     """Which of the model's instances this process is, from 0."""
+    kind: Literal["cpu", "gpu"] = "cpu"
+    """Where ``[instances]`` puts it. On which device it computes is up to the model."""
+    device_id: int = 0
+    """The GPU's number, as CUDA numbers those that this process sees; 0 on the CPU."""
 
 
 @dataclass(slots=True)

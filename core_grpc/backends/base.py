@@ -10,10 +10,48 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from core_grpc.errors import GatewayError
 from core_grpc.types import Array, InferRequest, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an instance runs."""
+
+    kind: Literal["cpu", "gpu"] = "cpu"
+    device_id: int = 0
+    """The GPU's number; 0 on the CPU."""
+    cores: tuple[int, ...] = ()
+    """The logical processors that its threads may run on; empty for all."""
+
+    @property
+    def device(self) -> str:
+        """``cpu``, ``gpu:0``, …"""
+        return "cpu" if self.kind == "cpu" else f"gpu:{self.device_id}"
+
+
+ON_CPU = Placement()
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """The GPUs that a backend can use on this machine."""
+
+    count: int = 0
+    absence: str = ""
+    """Why there is none, as the end of "because …"."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTraits:
+    """What the scheduler wants to know of a backend's engine."""
+
+    shares_copy: bool = False
+    """Whether instances on one device share one copy of the model, and the engine runs several of them at once."""
+    computes_on_device: bool = False
+    """Whether an execution keeps its device busy, in this process: it then takes one of the device's slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +70,8 @@ class ModelSource:
     """Outputs declared in model.toml."""
     max_batch_size: int | None = None
     """As model.toml says; None where it says nothing."""
+    placements: tuple[Placement, ...] = (ON_CPU,)
+    """Where its instances will run, each place once."""
 
 
 class ModelInstance(Protocol):
@@ -123,8 +163,8 @@ class LoadedDecoupledModel(Protocol):
         """What it gives, in the model's order."""
         ...
 
-    async def start_instance(self) -> DecoupledInstance:
-        """Starts an instance, on the event loop.
+    async def start_instance(self, placement: Placement = ON_CPU, /) -> DecoupledInstance:
+        """Starts an instance in one of the source's placements, on the event loop.
 
         Raises:
             ModelLoadFailed: it cannot be started; the text says why.
@@ -149,8 +189,8 @@ class LoadedRequestModel(Protocol):
         """What it gives, in the model's order."""
         ...
 
-    def create_instance(self) -> RequestInstance:
-        """Makes an instance; called on the instance's own thread."""
+    def create_instance(self, placement: Placement = ON_CPU, /) -> RequestInstance:
+        """Makes an instance in one of the source's placements; called on the instance's own thread, which is pinned already."""
         ...
 
     def close(self) -> None:
@@ -171,8 +211,8 @@ class LoadedModel(Protocol):
         """What it gives, in the model's order."""
         ...
 
-    def create_instance(self) -> ModelInstance:
-        """Makes an instance; called on the instance's own thread."""
+    def create_instance(self, placement: Placement = ON_CPU, /) -> ModelInstance:
+        """Makes an instance in one of the source's placements; called on the instance's own thread, which is pinned already."""
         ...
 
     def close(self) -> None:
@@ -188,6 +228,11 @@ class Backend(Protocol):
 
     platform: str
     """Triton's word for the kind of model."""
+    traits: EngineTraits
+
+    def gpus(self) -> Gpus:
+        """The GPUs that it can use here."""
+        ...
 
     def load(self, source: ModelSource) -> AnyLoadedModel:
         """Reads a model version; called off the event loop.

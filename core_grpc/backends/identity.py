@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core_grpc.backends.base import ModelSource
+from core_grpc.backends.base import ON_CPU, EngineTraits, Gpus, ModelSource, Placement
 from core_grpc.backends.declared import with_batch_name
 from core_grpc.errors import BackendFailed, ModelLoadFailed
 from core_grpc.types import Array, TensorSpec
@@ -49,7 +49,7 @@ class _IdentityModel:
     outputs: tuple[TensorSpec, ...]
     instance: _IdentityInstance
 
-    def create_instance(self) -> _IdentityInstance:
+    def create_instance(self, _placement: Placement = ON_CPU) -> _IdentityInstance:
         return self.instance
 
     def close(self) -> None:
@@ -60,6 +60,11 @@ class IdentityBackend:
     """See the module's text."""
 
     platform = "identity"
+    traits = EngineTraits(shares_copy=True)
+
+    def gpus(self) -> Gpus:
+        """None."""
+        return Gpus(0, "the identity backend computes nothing")
 
     def load(self, source: ModelSource) -> _IdentityModel:
         """Reads the declared inputs and the options.

@@ -10,8 +10,10 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from core_grpc.backends.cores import pin_this_thread
 
 
 class Closable(Protocol):
@@ -40,16 +42,17 @@ class InstanceWorker(Generic[Instance]):
         self._name = name
 
     @classmethod
-    async def start(cls, name: str, create: Callable[[], Instance]) -> InstanceWorker[Instance]:
-        """Starts the thread ``name`` and creates the instance on it.
+    async def start(cls, name: str, create: Callable[[], Instance], cores: Sequence[int] = ()) -> InstanceWorker[Instance]:
+        """Starts the thread ``name``, on these processors only where there are any, and creates the instance on it.
 
         Raises:
+            OSError: there is no such processor.
             whatever ``create`` raises; the thread is gone then.
         """
         worker = cls(name)
         created: asyncio.Future[None] = worker._loop.create_future()
         # A daemon: an engine call that never returns must not keep the process from ending.
-        threading.Thread(target=worker._main, args=(create, created), name=name, daemon=True).start()
+        threading.Thread(target=worker._main, args=(create, created, cores), name=name, daemon=True).start()
         await created
         return worker
 
@@ -77,8 +80,9 @@ class InstanceWorker(Generic[Instance]):
             self._jobs.put(None)
         await asyncio.shield(self._ended)
 
-    def _main(self, create: Callable[[], Instance], created: asyncio.Future[None]) -> None:
+    def _main(self, create: Callable[[], Instance], created: asyncio.Future[None], cores: Sequence[int]) -> None:
         try:
+            pin_this_thread(cores)
             instance = create()
         except BaseException as error:  # noqa: BLE001 (carried to whoever asked)
             self._post(_deliver, created, None, error)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any
 
 from core_grpc.backends import load_backend
 from core_grpc.backends.base import (
     AnyLoadedModel,
+    Backend,
     DecoupledInstance,
     LoadedDecoupledModel,
     LoadedModel,
     LoadedRequestModel,
     ModelSource,
+    Placement,
     RequestInstance,
 )
+from core_grpc.backends.cores import CAN_PIN, usable_cores
 from core_grpc.backends.instance_worker import InstanceWorker
 from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.batched_model import BatchedModel
@@ -23,6 +28,7 @@ from core_grpc.models.decoupled_model import DecoupledModel
 from core_grpc.models.instances import request_instance
 from core_grpc.models.model import Model
 from core_grpc.models.model_spec import DeclaredModel, declare_model, declared_tensors
+from core_grpc.models.placement import Machine, placed_instances, resolved_groups
 from core_grpc.models.repository import RepositoryEntry
 from core_grpc.models.warmup import warm_up
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
@@ -51,9 +57,9 @@ async def _batched_model(
 ) -> BatchedModel:
     workers: list[InstanceWorker[RequestInstance]] = []
     try:
-        for index in range(entry.config.instance_count):
+        for index, (placement, _) in enumerate(placed_instances(declared.config.instances)):
             name = f"{entry.name}/{entry.version}/{index}"
-            workers.append(await InstanceWorker.start(name, _creator(loaded, declared)))
+            workers.append(await InstanceWorker.start(name, _creator(loaded, declared, placement), placement.cores))
         count = _warmup_count(entry)
         await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.engine_spec, count)) for worker in workers))
     except BaseException:
@@ -80,8 +86,8 @@ async def _decoupled_model(
     """Without warm-up: how many answers zeros would bring is the model's own affair."""
     instances: list[DecoupledInstance] = []
     try:
-        for _ in range(entry.config.instance_count):
-            instances.append(await loaded.start_instance())  # noqa: PERF401 (what was started must be known when the next one fails)
+        for placement, _ in placed_instances(declared.config.instances):
+            instances.append(await loaded.start_instance(placement))
     except BaseException:
         for instance in instances:
             await instance.close()
@@ -95,6 +101,7 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
     options = dict(entry.config.backend_options.get(entry.backend, {}))
     if entry.backend == "onnxruntime":
         options.setdefault("intra_op_threads", settings.intra_op_threads)
+    entry = _placed(entry, backend, options)
     source = ModelSource(
         entry.name,
         entry.version,
@@ -103,6 +110,7 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
         declared_tensors("input", entry.config.inputs),
         declared_tensors("output", {name: item for name, item in entry.config.outputs.items() if not item.source}),
         entry.config.max_batch_size,
+        tuple(dict.fromkeys(placed.placement for placed in placed_instances(entry.config.instances))),
     )
     loaded = backend.load(source)
     try:
@@ -112,6 +120,14 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
         raise
 
 
+def _placed(entry: RepositoryEntry, backend: Backend, options: Mapping[str, Any]) -> RepositoryEntry:
+    """The entry, with its instance groups as they are on this machine."""
+    threads = options.get("intra_op_threads", 1)
+    machine = Machine(usable_cores(), CAN_PIN, backend.gpus())
+    groups = resolved_groups(entry.config.instances, entry.name, backend.traits, machine, threads if isinstance(threads, int) else 1)
+    return replace(entry, config=replace(entry.config, instances=groups))
+
+
 def _warmup_count(entry: RepositoryEntry) -> int:
     """User code may do more than compute: it is only warmed up where its owner says so."""
     if entry.config.warmup_count is not None:
@@ -119,5 +135,5 @@ def _warmup_count(entry: RepositoryEntry) -> int:
     return 0 if entry.backend == "python" else 1
 
 
-def _creator(loaded: LoadedModel | LoadedRequestModel, declared: DeclaredModel) -> Callable[[], RequestInstance]:
-    return lambda: request_instance(loaded.create_instance(), declared.derived, declared.spec.max_batch_size > 0)
+def _creator(loaded: LoadedModel | LoadedRequestModel, declared: DeclaredModel, placement: Placement) -> Callable[[], RequestInstance]:
+    return lambda: request_instance(loaded.create_instance(placement), declared.derived, declared.spec.max_batch_size > 0)

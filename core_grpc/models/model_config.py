@@ -20,6 +20,7 @@ from core_grpc.models.batching_config import (
     queue_config_from_table,
 )
 from core_grpc.models.config_table import ConfigTable, shown
+from core_grpc.models.instance_groups import InstanceGroup, instance_groups
 from core_grpc.models.sequence_controls import KINDS, SequenceConfig
 from core_grpc.models.version_policy import ALL, MAX_LATEST, NEWEST, VersionPolicy, specific
 from core_grpc.types import DATATYPES, Datatype
@@ -71,7 +72,10 @@ class ModelConfig:
     versions: VersionPolicy = NEWEST
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
-    instance_count: int = 1
+    instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
+    """Of a model that is served: as they are on this machine."""
+    share_weight: float | None = None
+    """``[fair_share] weight``; None where there is no such table."""
     warmup_count: int | None = None
     """Zero-filled runs for each instance and batch size before the model is ready. None: 1, but none of user code in Python."""
     backend_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -117,7 +121,7 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         ModelLoadFailed: they say something unknown or wrong.
     """
     top = ConfigTable(where, document)
-    instances, warmup = top.table("instances"), top.table("warmup")
+    warmup = top.table("warmup")
     config = ModelConfig(
         description=top.text("description"),
         license=top.text("license"),
@@ -126,17 +130,23 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         versions=_versions(top),
         batching=batching_config_from_table(top.table("batching")),
         queue=queue_config_from_table(top.table("queue")),
-        instance_count=instances.integer("count", 1, 1, 1024),
+        instances=instance_groups(top),
+        share_weight=_share_weight(top.table("fair_share")) if "fair_share" in top else None,
         warmup_count=warmup.integer("count", 1, 0, 1000) if "count" in warmup else None,
         backend_options={name: top.table(name).take_all() for name in BACKENDS if name in top},
         inputs={name: _input(table) for name, table in top.table("input").tables()},
         outputs={name: _output(table) for name, table in top.table("output").tables()},
         sequence=_sequence(top.table("sequence")) if "sequence" in top else None,
     )
-    for table in (instances, warmup):
-        table.finish()
+    warmup.finish()
     top.finish()
     return config
+
+
+def _share_weight(table: ConfigTable) -> float:
+    weight = table.number("weight", 1, 0.01, 1000)
+    table.finish()
+    return weight
 
 
 def _versions(top: ConfigTable) -> VersionPolicy:

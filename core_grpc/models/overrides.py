@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core_grpc.errors import InvalidArgument, ModelLoadFailed, quoted
+from core_grpc.models.instance_groups import InstanceGroup
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
 from core_grpc.models.version_policy import VersionPolicy
 from core_grpc.types import Datatype
@@ -33,7 +34,7 @@ class LoadOverride:
 
     max_batch_size: int | None = None
     backend: str = ""
-    instance_count: int | None = None
+    instances: tuple[InstanceGroup, ...] | None = None
     max_queue_delay_s: float | None = None
     versions: VersionPolicy | None = None
     inputs: Mapping[str, TensorOverride] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class LoadOverride:
     def applied(self, config: ModelConfig) -> ModelConfig:
         """The configuration with the differences."""
         changes: dict[str, Any] = {}
-        for name in ("max_batch_size", "instance_count", "versions"):
+        for name in ("max_batch_size", "instances", "versions"):
             if (value := getattr(self, name)) is not None:
                 changes[name] = value
         if self.max_queue_delay_s is not None:

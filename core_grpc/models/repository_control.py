@@ -20,6 +20,7 @@ from core_grpc.errors import GatewayError, ModelLoadFailed, NotFound, ServerDrai
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.loading import load_model
 from core_grpc.models.overrides import LoadOverride, written_files
+from core_grpc.models.placement import instance_count
 from core_grpc.models.registry import NOT_LOADED, UNLOADED, Registry, Slot
 from core_grpc.models.repository import RepositoryEntry, scan_model, scan_repository
 from core_grpc.models.start_list import start_list
@@ -196,7 +197,7 @@ class RepositoryControl:
             _fail(slot, f"loading failed unexpectedly ({type(error).__name__})")
         else:
             slot.lifecycle.to(ModelState.READY)
-            spec, instances = slot.model.spec, entry.config.instance_count
+            spec, instances = slot.model.spec, instance_count(slot.model.config.instances)
             _log.info(
                 "model %s version %s is ready after %.2f s: %s, max_batch_size %d, %d instance%s",
                 *(spec.name, spec.version, time.monotonic() - began, spec.platform, spec.max_batch_size),

@@ -12,6 +12,7 @@ from typing import cast
 
 from core_grpc.data_plane import ConfiguredModel
 from core_grpc.models.model_config import ModelConfig, OutputConfig
+from core_grpc.rpc.instance_group_codec import encode_instance_group
 from core_grpc.types import Datatype, ModelSpec, TensorSpec
 from protos.inference import model_config_pb2 as pb
 
@@ -32,7 +33,7 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
         max_batch_size=spec.max_batch_size,
         input=[_input(item, spec) for item in spec.inputs],
         output=[_output(item, spec, config) for item in spec.outputs],
-        instance_group=[pb.ModelInstanceGroup(name=f"{spec.name}_0", kind=pb.ModelInstanceGroup.KIND_CPU, count=config.instance_count)],
+        instance_group=map(encode_instance_group, config.instances),
         default_model_filename=model.model_file,
         optimization=pb.ModelOptimizationPolicy(
             input_pinned_memory=pb.ModelOptimizationPolicy.PinnedMemoryBuffer(),

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from google.protobuf import json_format
 
 from core_grpc.errors import InvalidArgument, ModelLoadFailed, one_line, quoted
+from core_grpc.models.instance_groups import InstanceGroup
 from core_grpc.models.overrides import LoadOverride, TensorOverride
 from core_grpc.models.version_policy import ALL, MAX_LATEST, VersionPolicy, specific
+from core_grpc.rpc.instance_group_codec import decode_instance_groups
 from core_grpc.rpc.model_config_codec import DATA_TYPES
 from protos.inference import model_config_pb2 as pb
 
@@ -74,7 +76,7 @@ def _override(model: str, message: pb.ModelConfig, files: Mapping[str, bytes]) -
         # Not said and 0 are the same in protobuf. A request that declares the inputs has said it.
         max_batch_size=message.max_batch_size if message.max_batch_size or message.input else None,
         backend=_BACKENDS[backend],
-        instance_count=sum(group.count or 1 for group in message.instance_group) or None,
+        instances=_instances(model, message),
         max_queue_delay_s=delay_us / 1e6 if message.HasField("dynamic_batching") else None,
         versions=_versions(model, message.version_policy) if message.HasField("version_policy") else None,
         inputs={item.name: _tensor(model, item) for item in message.input},
@@ -85,6 +87,13 @@ def _override(model: str, message: pb.ModelConfig, files: Mapping[str, bytes]) -
 
 def _failure(model: str, text: str) -> ModelLoadFailed:
     return ModelLoadFailed(f"failed to load {quoted(model)}, {text}")
+
+
+def _instances(model: str, message: pb.ModelConfig) -> tuple[InstanceGroup, ...] | None:
+    try:
+        return decode_instance_groups(message.instance_group)
+    except ModelLoadFailed as error:
+        raise _failure(model, f"config: {error.message}") from None
 
 
 def _versions(model: str, policy: pb.ModelVersionPolicy) -> VersionPolicy:

@@ -1,6 +1,7 @@
-"""The ONNX Runtime backend, on the CPU.
+"""The ONNX Runtime backend.
 
-One session for each loaded model: ``InferenceSession.run`` may be called from several threads, so instances share the weights. Inputs
+One session for each loaded model and place (``sessions.py``): ``InferenceSession.run`` may be called from several threads, so instances
+in one place share the weights. Inputs
 and outputs are read from the model. An initializer that is also a graph input is an input with a default; it is offered, as an optional
 input, when model.toml names it (``[input.NAME]``): old exporters list every weight there. Options of ``[onnxruntime]``:
 
@@ -16,14 +17,14 @@ from typing import Any
 
 import onnxruntime
 
-from core_grpc.backends.base import ModelSource
-from core_grpc.backends.onnxruntime.engine_errors import engine_text, failure_from_run
+from core_grpc.backends.base import ON_CPU, EngineTraits, Gpus, ModelSource, Placement
+from core_grpc.backends.gpus import visible_gpus
+from core_grpc.backends.onnxruntime.engine_errors import failure_from_run
 from core_grpc.backends.onnxruntime.external_data import check_external_data
+from core_grpc.backends.onnxruntime.sessions import MODEL_FILE, gpus_of, session_from_file, threads_from_options
 from core_grpc.backends.onnxruntime.values import array_from_ort_value, bytes_from_strings, ort_value_from_array, strings_from_bytes
 from core_grpc.errors import ModelLoadFailed
 from core_grpc.types import Array, Datatype, TensorSpec
-
-_MODEL_FILE = "model.onnx"
 
 _DATATYPES: Mapping[str, Datatype] = {
     "tensor(bool)": Datatype.BOOL,
@@ -42,9 +43,6 @@ _DATATYPES: Mapping[str, Datatype] = {
     "tensor(string)": Datatype.BYTES,
 }
 
-_LOG_FATAL = 4
-"""ONNX Runtime logs an error line for every request it refuses, with paths of its build. We raise what it raises; that is enough."""
-
 _WARM_UP_RUNS = 2
 """Runs after which the memory they took is given back. The warm-up's are at batch 1 and at the largest batch, which may never come again:
 for EfficientNet-Lite0 that is 75 MB. Without the arena altogether, a batch of 8 took a third more time."""
@@ -53,14 +51,15 @@ for EfficientNet-Lite0 that is 75 MB. Without the arena altogether, a batch of 8
 class _Instance:
     """Runs the shared session; holds nothing of its own."""
 
-    def __init__(self, session: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
+    def __init__(self, session: Any, placement: Placement, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
         self._session = session
         self._names = [spec.name for spec in outputs]
         self._input_datatypes = {spec.name: spec.datatype for spec in inputs}
         self._text_inputs = tuple(spec.name for spec in inputs if spec.datatype is Datatype.BYTES)
         self._text_outputs = tuple(spec.name for spec in outputs if spec.datatype is Datatype.BYTES)
         self._output_datatypes = [spec.datatype for spec in outputs]
-        self._new_runs = _WARM_UP_RUNS
+        # On a GPU the provider's own arena holds what counts, and it is sized by the provider's options.
+        self._new_runs = _WARM_UP_RUNS if placement.kind == "cpu" else 0
         self._shrink_arena = onnxruntime.RunOptions()
         self._shrink_arena.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._needs_ort_values = any(spec.datatype is Datatype.BF16 for spec in (*inputs, *outputs))
@@ -96,36 +95,38 @@ class _Instance:
 class _Model:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    session: Any
+    sessions: dict[Placement, Any]
 
-    def create_instance(self) -> _Instance:
-        return _Instance(self.session, self.inputs, self.outputs)
+    def create_instance(self, placement: Placement = ON_CPU) -> _Instance:
+        return _Instance(self.sessions[placement], placement, self.inputs, self.outputs)
 
     def close(self) -> None:
-        self.session = None
+        self.sessions.clear()
 
 
 class OnnxRuntimeBackend:
     """See the module's text."""
 
     platform = "onnxruntime_onnx"
+    traits = EngineTraits(shares_copy=True, computes_on_device=True)
+
+    def gpus(self) -> Gpus:
+        """Those of the machine, where the installed onnxruntime has the CUDA provider."""
+        return gpus_of(onnxruntime.get_available_providers(), visible_gpus())
 
     def load(self, source: ModelSource) -> _Model:
         """Reads ``model.onnx`` of the version's directory.
 
         Raises:
-            ModelLoadFailed: missing, broken, an option or datatype we do not know, or data outside the model's directory.
+            ModelLoadFailed: missing, broken, an option or datatype we do not know, data outside the model's directory, or a GPU that the
+                engine could not use.
         """
-        options = _session_options(source.options)
-        model_file = source.directory / _MODEL_FILE
+        threads = threads_from_options(source.options)
+        model_file = source.directory / MODEL_FILE
         _check_file(model_file)
         check_external_data(model_file)
-        try:
-            session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # noqa: BLE001 (its exceptions have no common base of their own)
-            raise ModelLoadFailed(
-                f"{_MODEL_FILE} is not a model that ONNX Runtime {onnxruntime.__version__} can run: {engine_text(error)}"
-            ) from None
+        sessions = {placement: session_from_file(model_file, placement, threads) for placement in source.placements}
+        session = sessions[source.placements[0]]
         defaults = {node.name: node for node in session.get_overridable_initializers()}
         optional = [defaults[spec.name] for spec in source.declared_inputs if spec.name in defaults]
         return _Model(
@@ -134,41 +135,24 @@ class OnnxRuntimeBackend:
                 *(_spec(node, "input", is_optional=True) for node in optional),
             ),
             outputs=tuple(_spec(node, "output") for node in session.get_outputs()),
-            session=session,
+            sessions=sessions,
         )
-
-
-def _session_options(table: Mapping[str, Any]) -> Any:
-    for key in table:
-        if key != "intra_op_threads":
-            raise ModelLoadFailed(f"model.toml: [onnxruntime] {key}: no such option; it has intra_op_threads")
-    threads = table.get("intra_op_threads", 0)
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
-        raise ModelLoadFailed(f"model.toml: [onnxruntime] intra_op_threads: wanted 0 to 1024, got {threads!r}")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = _LOG_FATAL
-    # Threads that spin for their next operator take the core that the event loop needs.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return options
 
 
 def _check_file(path: Path) -> None:
     if not path.exists():
-        raise ModelLoadFailed(f"{_MODEL_FILE} is missing in the version directory")
+        raise ModelLoadFailed(f"{MODEL_FILE} is missing in the version directory")
     if not path.is_file():
-        raise ModelLoadFailed(f"{_MODEL_FILE}: wanted a file, got a directory or something else")
+        raise ModelLoadFailed(f"{MODEL_FILE}: wanted a file, got a directory or something else")
     try:
         with path.open("rb") as file:
             start = file.read(64)
     except OSError as error:
-        raise ModelLoadFailed(f"{_MODEL_FILE} cannot be read: {error.strerror}") from None
+        raise ModelLoadFailed(f"{MODEL_FILE} cannot be read: {error.strerror}") from None
     if not start:
-        raise ModelLoadFailed(f"{_MODEL_FILE} is empty (0 bytes)")
+        raise ModelLoadFailed(f"{MODEL_FILE} is empty (0 bytes)")
     if start.startswith(b"version https://git-lfs"):
-        raise ModelLoadFailed(f"{_MODEL_FILE} is a Git LFS pointer, not the model: run `git lfs pull` in the repository it came from")
+        raise ModelLoadFailed(f"{MODEL_FILE} is a Git LFS pointer, not the model: run `git lfs pull` in the repository it came from")
 
 
 def _spec(node: Any, role: str, *, is_optional: bool = False) -> TensorSpec:

@@ -16,8 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core_grpc.backends.base import LoadedDecoupledModel, LoadedRequestModel, ModelSource
+from core_grpc.backends.base import (
+    ON_CPU,
+    EngineTraits,
+    Gpus,
+    LoadedDecoupledModel,
+    LoadedRequestModel,
+    ModelSource,
+    Placement,
+)
 from core_grpc.backends.declared import with_batch_name
+from core_grpc.backends.gpus import visible_gpus
 from core_grpc.backends.python.decoupled_instance import CREDITS, DecoupledPythonInstance
 from core_grpc.backends.python.process import ProcessOrder
 from core_grpc.backends.python.unary_instance import UnaryInstance
@@ -53,7 +62,7 @@ class _PythonModel:
     def close(self) -> None:
         """Instances own everything."""
 
-    def _order(self) -> ProcessOrder:
+    def _order(self, placement: Placement) -> ProcessOrder:
         source, options, instance = self._source, self._options, next(self._instances)
         outputs = [{"name": item.name, "datatype": item.datatype.value, "shape": item.shape} for item in self.outputs]
         first_message = {
@@ -64,6 +73,9 @@ class _PythonModel:
             "inputs": [item.name for item in self.inputs],
             "outputs": outputs,
             "instance": instance,
+            "kind": placement.kind,
+            "device_id": placement.device_id,
+            "cores": placement.cores,
             "decoupled": options.decoupled,
             "has_batch_dimension": self._has_batch_dimension,
             "credits": CREDITS,
@@ -73,13 +85,13 @@ class _PythonModel:
 
 
 class _UnaryPythonModel(_PythonModel):
-    def create_instance(self) -> UnaryInstance:
-        return UnaryInstance(self._source.name, self._order(), self._options.timeout_s)
+    def create_instance(self, placement: Placement = ON_CPU) -> UnaryInstance:
+        return UnaryInstance(self._source.name, self._order(placement), self._options.timeout_s)
 
 
 class _DecoupledPythonModel(_PythonModel):
-    async def start_instance(self) -> DecoupledPythonInstance:
-        instance = DecoupledPythonInstance(self._source.name, self._order(), self._options.timeout_s)
+    async def start_instance(self, placement: Placement = ON_CPU) -> DecoupledPythonInstance:
+        instance = DecoupledPythonInstance(self._source.name, self._order(placement), self._options.timeout_s)
         await instance.start()
         return instance
 
@@ -88,6 +100,11 @@ class PythonBackend:
     """See the module's text."""
 
     platform = "python"
+    traits = EngineTraits()
+
+    def gpus(self) -> Gpus:
+        """The machine's: what user code makes of its number is its own affair."""
+        return Gpus(visible_gpus(), "this machine has no GPU")
 
     def load(self, source: ModelSource) -> LoadedRequestModel | LoadedDecoupledModel:
         """Reads the declared tensors and the options; ``model.py`` itself is read when an instance is made.

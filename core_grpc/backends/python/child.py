@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from core_grpc.backends.cores import pin_this_thread
 from core_grpc.backends.python.answers import DeclaredOutput, WrongAnswer, checked_outputs
 from core_grpc.backends.python.decoupled_child import serve_decoupled
 from core_grpc.backends.python.framing import TensorReader, Tensors, packed, receive, send
@@ -61,6 +62,7 @@ def main() -> None:
     connection.set_inheritable(False)
     _die_with_parent()
     order = receive(connection).header
+    pin_this_thread(order["cores"])
     directory = Path(order["directory"])
     context = ModelContext(
         name=order["name"],
@@ -70,6 +72,8 @@ def main() -> None:
         inputs=tuple(order["inputs"]),
         outputs=tuple(item["name"] for item in order["outputs"]),
         instance=order["instance"],
+        kind=order["kind"],
+        device_id=order["device_id"],
     )
     try:
         model = made_model(directory, context)

@@ -16,6 +16,7 @@ import pytest
 
 from core_grpc.errors import GatewayError, InvalidArgument, ModelLoadFailed, NotFound, ServerDraining
 from core_grpc.lifecycle import ModelState
+from core_grpc.models.instance_groups import InstanceGroup
 from core_grpc.models.overrides import LoadOverride, TensorOverride
 from core_grpc.types import Datatype
 from tests.support import models as fixtures
@@ -145,7 +146,7 @@ async def test_overrides(tmp_path: Path) -> None:
     content = (tmp_path / "elsewhere" / "plus" / "7" / "model.onnx").read_bytes()
     shutil.rmtree(tmp_path / "elsewhere")
     async with serving(tmp_path) as served:
-        await served.control.load("plus", LoadOverride(max_batch_size=3, instance_count=2))
+        await served.control.load("plus", LoadOverride(max_batch_size=3, instances=(InstanceGroup(count=2),)))
         assert served.find("plus").spec.max_batch_size == 3
         await served.control.load("plus", LoadOverride(files={"9/model.onnx": content}))
         assert (await answer(served), served.versions("plus")) == (7, ["9"])

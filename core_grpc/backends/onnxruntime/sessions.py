@@ -1,0 +1,86 @@
+"""ONNX Runtime's sessions: one for each place where a model runs, with the provider and the threads that belong there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from core_grpc.backends.base import Gpus, Placement
+from core_grpc.backends.onnxruntime.engine_errors import engine_text
+from core_grpc.errors import ModelLoadFailed
+
+MODEL_FILE = "model.onnx"
+
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+_LOG_FATAL = 4
+"""ONNX Runtime logs an error line for every request it refuses, with paths of its build. We raise what it raises; that is enough."""
+
+
+def gpus_of(providers: Sequence[str], gpus: int) -> Gpus:
+    """The GPUs that an onnxruntime with these execution providers can use, of ``gpus`` that the machine has."""
+    if _CUDA not in providers:
+        return Gpus(0, f"ONNX Runtime {onnxruntime.__version__} has no {_CUDA} here: it has {', '.join(providers)}")
+    return Gpus(gpus, "this machine has no GPU")
+
+
+def threads_from_options(table: Mapping[str, Any]) -> int:
+    """``[onnxruntime] intra_op_threads``; 0 for one for each core.
+
+    Raises:
+        ModelLoadFailed: it is no such number, or the table has something else.
+    """
+    for key in table:
+        if key != "intra_op_threads":
+            raise ModelLoadFailed(f"model.toml: [onnxruntime] {key}: no such option; it has intra_op_threads")
+    threads = table.get("intra_op_threads", 0)
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
+        raise ModelLoadFailed(f"model.toml: [onnxruntime] intra_op_threads: wanted 0 to 1024, got {threads!r}")
+    return threads
+
+
+def session_from_file(path: Path, placement: Placement, threads: int) -> Any:
+    """An InferenceSession for the place; blocks while it optimises the graph.
+
+    Raises:
+        ModelLoadFailed: the file is no model that the engine can run, or its GPU cannot be used.
+    """
+    providers: list[Any] = [_CPU]
+    if placement.kind == "gpu":
+        providers.insert(0, (_CUDA, {"device_id": placement.device_id}))
+    try:
+        session = onnxruntime.InferenceSession(str(path), _options(placement, threads), providers=providers)
+    except Exception as error:  # noqa: BLE001 (its exceptions have no common base of their own)
+        raise ModelLoadFailed(
+            f"{path.name} is not a model that ONNX Runtime {onnxruntime.__version__} can run: {engine_text(error)}"
+        ) from None
+    # Without a library that the provider needs, the engine goes on with the CPU and says so in its own log only.
+    if placement.kind == "gpu" and _CUDA not in session.get_providers():
+        raise ModelLoadFailed(
+            f'model.toml: [instances] kind: wanted "cpu", because {_CUDA} could not be started on GPU {placement.device_id} (are CUDA and '
+            'cuDNN installed?), got "gpu"'
+        )
+    return session
+
+
+def _options(placement: Placement, threads: int) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = _LOG_FATAL
+    # Threads that spin for their next operator take the core that the event loop needs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if placement.cores:
+        options.intra_op_num_threads = threads = threads or len(placement.cores)
+        if threads > 1:
+            options.add_session_config_entry("session.intra_op_thread_affinities", _affinities(placement.cores, threads))
+    return options
+
+
+def _affinities(cores: Sequence[int], threads: int) -> str:
+    """ONNX Runtime's text: processors, which it counts from 1, for each thread of its own. The calling thread is the remaining one."""
+    return ";".join([",".join(str(core + 1) for core in cores)] * (threads - 1))
