@@ -144,7 +144,7 @@ class DataPlane:
             InvalidArgument: the version is not a string of digits.
         """
         try:
-            self._registry.find(name, version)
+            self._registry.find(name, version).check_ready()
         except ModelNotReady:
             return False
         return self._lifecycle.state in (ServerState.SERVING, ServerState.STARTING)
@@ -278,14 +278,16 @@ class DataPlane:
         self._check_control()
         await self._control.load(name, override)
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, *, with_models_of_steps: bool = False) -> None:
         """Unloads a model; returns when its accepted work is done and it is gone.
+
+        ``with_models_of_steps`` unloads a pipeline and those models of its steps that no other pipeline needs.
 
         Raises:
             NotFound, ModelControlRefused, ServerDraining: as ``load``.
         """
         self._check_control()
-        await self._control.unload(name)
+        await self._control.unload(name, with_models_of_steps=with_models_of_steps)
 
     def _check_control(self) -> None:
         if not self._is_accepting:

@@ -119,6 +119,8 @@ class InferRequest(NamedTuple):
     parameters: Mapping[str, ParameterValue] = _NONE
     deadline: float | None = None
     """Monotonic seconds (``time.monotonic``) after which nobody waits for the answer."""
+    pipeline: str = ""
+    """The pipeline that asks this of a step's model; empty where a caller asks."""
 
 
 class Timing(NamedTuple):

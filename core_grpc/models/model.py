@@ -11,6 +11,7 @@ from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.model_spec import DeclaredModel
 from core_grpc.models.statistics import ModelStatistics
+from core_grpc.pipelines.step import PIPELINE
 from core_grpc.scheduler.dispatcher import Execution
 from core_grpc.types import Array, Datatype, InferRequest, ModelSpec
 
@@ -34,8 +35,8 @@ class Model(ABC):
         """Where the model takes sequences: what fills in its control inputs."""
         self.config: ModelConfig = declared.config
         self.backend: str = declared.backend
-        """A name in ``BACKENDS``."""
-        self.model_file = BACKENDS[declared.backend].model_file
+        """A name in ``BACKENDS``, or ``PIPELINE``."""
+        self.model_file = "" if declared.backend == PIPELINE else BACKENDS[declared.backend].model_file
         """The file in the version's directory that it was read from; empty for a backend without one."""
         self.statistics = ModelStatistics()
         self.users = 0
@@ -54,6 +55,13 @@ class Model(ABC):
             QueueFull, DeadlineExpired, ModelNotReady: it was not run.
             BackendFailed, InvalidArgument: the engine failed or refused the values.
             Unsupported: the model is decoupled.
+        """
+
+    def check_ready(self) -> None:  # noqa: B027 (most models need nothing but themselves)
+        """Whether it can answer, beyond its own state.
+
+        Raises:
+            ModelNotReady: a model that it needs does not answer now; the text names it.
         """
 
     @abstractmethod

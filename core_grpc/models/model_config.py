@@ -21,8 +21,10 @@ from core_grpc.models.batching_config import (
 )
 from core_grpc.models.config_table import ConfigTable, shown
 from core_grpc.models.instance_groups import InstanceGroup, instance_groups
+from core_grpc.models.pipeline_config import read_steps
 from core_grpc.models.sequence_controls import KINDS, SequenceConfig
 from core_grpc.models.version_policy import ALL, MAX_LATEST, NEWEST, VersionPolicy, specific
+from core_grpc.pipelines.step import PIPELINE, Step
 from core_grpc.types import DATATYPES, Datatype
 
 CONFIG_FILE = "model.toml"
@@ -66,7 +68,7 @@ class ModelConfig:
     license: str = ""
     """SPDX, of the weights."""
     backend: str = ""
-    """A name in ``BACKENDS``; empty for the one that the model's file belongs to."""
+    """A name in ``BACKENDS`` or ``PIPELINE``; empty for the one that the model's file belongs to."""
     max_batch_size: int | None = None
     """Rows; 0 for a model without a batch dimension."""
     versions: VersionPolicy = NEWEST
@@ -83,6 +85,8 @@ class ModelConfig:
     inputs: Mapping[str, InputConfig] = field(default_factory=dict)
     outputs: Mapping[str, OutputConfig] = field(default_factory=dict)
     sequence: SequenceConfig | None = None
+    steps: tuple[Step, ...] = ()
+    """Of a pipeline."""
 
 
 def model_config_from_file(path: Path) -> ModelConfig:
@@ -125,7 +129,7 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
     config = ModelConfig(
         description=top.text("description"),
         license=top.text("license"),
-        backend=top.choice("backend", {name: name for name in BACKENDS}) if "backend" in top else "",
+        backend=top.choice("backend", {name: name for name in (*BACKENDS, PIPELINE)}) if "backend" in top else "",
         max_batch_size=top.integer("max_batch_size", 0, 0, 65536) if "max_batch_size" in top else None,
         versions=_versions(top),
         batching=batching_config_from_table(top.table("batching")),
@@ -137,6 +141,7 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         inputs={name: _input(table) for name, table in top.table("input").tables()},
         outputs={name: _output(table) for name, table in top.table("output").tables()},
         sequence=_sequence(top.table("sequence")) if "sequence" in top else None,
+        steps=read_steps(top),
     )
     warmup.finish()
     top.finish()

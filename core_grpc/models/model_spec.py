@@ -12,6 +12,7 @@ from core_grpc.errors import ModelLoadFailed, quoted
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
 from core_grpc.models.repository import RepositoryEntry, file_in_model
 from core_grpc.models.sequence_controls import SequenceControls
+from core_grpc.pipelines.tensors import PipelineTensors
 from core_grpc.types import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class DeclaredModel:
     config: ModelConfig
     """What model.toml says."""
     backend: str
-    """A name in ``BACKENDS``."""
+    """A name in ``BACKENDS``, or ``PIPELINE``."""
     engine_spec: ModelSpec
     """``spec`` with the inputs that the engine takes: control inputs of sequences, which callers do not give, are among them."""
     sequences: SequenceControls | None
@@ -51,7 +52,9 @@ def declared_tensors(role: str, tables: Mapping[str, InputConfig] | Mapping[str,
     return tuple(specs)
 
 
-def declare_model(entry: RepositoryEntry, platform: str, loaded: AnyLoadedModel, default_max_batch_size: int) -> DeclaredModel:
+def declare_model(
+    entry: RepositoryEntry, platform: str, loaded: AnyLoadedModel | PipelineTensors, default_max_batch_size: int
+) -> DeclaredModel:
     """Joins the two.
 
     Raises:
@@ -95,7 +98,7 @@ def _check_names(role: str, declared: Mapping[str, object], specs: Sequence[Tens
             raise ModelLoadFailed(f"model.toml: [{role}.{name}]: the model has no such {role}; it has {', '.join(map(quoted, names))}")
 
 
-def _max_batch_size(config: ModelConfig, loaded: AnyLoadedModel, default: int) -> int:
+def _max_batch_size(config: ModelConfig, loaded: AnyLoadedModel | PipelineTensors, default: int) -> int:
     specs = (*loaded.inputs, *loaded.outputs)
     if config.max_batch_size is None:
         names = {spec.dimension_names[0] if spec.dimension_names else "" for spec in specs}

@@ -16,6 +16,7 @@ from core_grpc.backends import BACKENDS
 from core_grpc.errors import ModelLoadFailed, NotFound, quoted
 from core_grpc.models.model_config import CONFIG_FILE, ModelConfig, model_config_from_file
 from core_grpc.models.overrides import LoadOverride
+from core_grpc.pipelines.step import PIPELINE
 from core_grpc.settings import SettingsError
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -140,13 +141,15 @@ def _served_versions(model_directory: Path, config: ModelConfig) -> list[str]:
 
 def _backend(root: Path, directory: Path, config: ModelConfig) -> str:
     """The backend that model.toml names, or the one that the version's file belongs to."""
-    backend = config.backend
+    backend = config.backend or (PIPELINE if config.steps else "")
+    if config.steps and backend != PIPELINE:
+        raise ModelLoadFailed(f'{CONFIG_FILE}: [[step]]: wanted backend = "{PIPELINE}", got {backend}')
     if not backend:
         files = {entry.model_file: name for name, entry in BACKENDS.items() if entry.model_file}
         backend = next((name for file, name in files.items() if (directory / file).exists()), "")
         if not backend:
             raise ModelLoadFailed(f"no model file: wanted {' or '.join(files)} in the version directory, or a backend in {CONFIG_FILE}")
-    if model_file := BACKENDS[backend].model_file:
+    if backend != PIPELINE and (model_file := BACKENDS[backend].model_file):
         _inside(root, directory / model_file)
     for other in config.backend_options:
         if other != backend:

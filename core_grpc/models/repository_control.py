@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from core_grpc.errors import GatewayError, ModelLoadFailed, NotFound, ServerDrai
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.loading import load_model
 from core_grpc.models.overrides import LoadOverride, written_files
+from core_grpc.models.pipeline_loading import answers, load_pipeline, models_to_load, models_to_unload, with_models_of_steps
 from core_grpc.models.placement import instance_count
 from core_grpc.models.registry import NOT_LOADED, UNLOADED, Registry, Slot
 from core_grpc.models.repository import RepositoryEntry, scan_model, scan_repository
 from core_grpc.models.start_list import start_list
 from core_grpc.models.turns import Turns
+from core_grpc.pipelines.step import PIPELINE
 from core_grpc.settings import ModelsSettings
 
 _log = logging.getLogger(__name__)
@@ -53,7 +56,7 @@ class RepositoryControl:
         self._is_closed = False
 
     async def load_all(self) -> None:
-        """Loads the models that the setting models.load names, several at a time.
+        """Loads the models that the setting models.load names, and those that pipelines among them need, several at a time.
 
         A model that fails is UNAVAILABLE with a reason; the others are served.
 
@@ -68,7 +71,8 @@ class RepositoryControl:
                 slots.setdefault(entry.name, []).append(Slot(entry))
             for name, of_model in slots.items():
                 self._registry.put(name, of_model)
-            wanted = [slot for slot in self._registry.all_slots() if slot.entry.name in self._start_list]
+            named = with_models_of_steps((name for name in slots if name in self._start_list), entries)
+            wanted = [slot for slot in self._registry.all_slots() if slot.entry.name in named]
             for slot in self._registry.all_slots():
                 if slot not in wanted:
                     slot.lifecycle.to(ModelState.UNAVAILABLE, NOT_LOADED)
@@ -77,17 +81,19 @@ class RepositoryControl:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def load(self, name: str, override: LoadOverride | None = None) -> None:
-        """Loads a model, or loads it anew, and returns when it answers.
+        """Loads a model, or loads it anew, and returns when it answers; before a pipeline, those models of its steps that do not answer.
 
         Raises:
             NotFound: the repository has no such model.
             ModelLoadFailed: it cannot be served; what was served before still is.
             ServerDraining: the server is going away.
         """
-        await self._run(name, lambda: self._replace(name, override))
+        await self._run(self._load_with_steps(name, override))
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, *, with_models_of_steps: bool = False) -> None:
         """Stops a model from taking work and returns when its accepted work is done and it is gone.
+
+        ``with_models_of_steps`` does the same to those models of a pipeline's steps that no other pipeline needs.
 
         Raises:
             NotFound: no such model.
@@ -95,7 +101,8 @@ class RepositoryControl:
         """
         if not self._registry.slots(name):
             raise NotFound(f"failed to unload {quoted(name)}, no such model")
-        await self._run(name, lambda: self._unload(name))
+        names = [name, *(models_to_unload(name, self._registry) if with_models_of_steps else ())]
+        await self._run(self._unload_all(names))
 
     async def remove(self, name: str) -> None:
         """Unloads a model that is no longer in the repository, and forgets it.
@@ -103,7 +110,7 @@ class RepositoryControl:
         Raises:
             ServerDraining: the server is going away.
         """
-        await self._run(name, lambda: self._remove(name))
+        await self._run(self._one_at_a_time(name, lambda: self._remove(name)))
 
     async def close(self) -> None:
         """Ends loads, closes every model; pending work fails, executing work is finished; idempotent."""
@@ -122,9 +129,9 @@ class RepositoryControl:
             return False
         return True
 
-    async def _run(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """In a task of its own: a caller who leaves does not leave a model half loaded."""
-        task = asyncio.create_task(self._one_at_a_time(name, work))
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
@@ -133,6 +140,24 @@ class RepositoryControl:
             if task.cancelled():
                 raise ServerDraining("the server is shutting down") from None
             raise
+
+    async def _load_with_steps(self, name: str, override: LoadOverride | None) -> None:
+        # Uploaded files stand in for the whole directory, and none of them can be a pipeline's model.toml.
+        if not (override and override.files):
+            entries = await asyncio.to_thread(scan_model, self._repository, name)
+            for step_model in await models_to_load(name, entries, self._entries):
+                if not answers(step_model, self._registry):
+                    await self._one_at_a_time(step_model, partial(self._replace, step_model, None))
+        await self._one_at_a_time(name, lambda: self._replace(name, override))
+
+    async def _entries(self, name: str) -> Sequence[RepositoryEntry]:
+        if answers(name, self._registry):
+            return [slot.entry for slot in self._registry.slots(name)]
+        return await asyncio.to_thread(scan_model, self._repository, name)
+
+    async def _unload_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            await self._one_at_a_time(name, partial(self._unload, name))
 
     async def _one_at_a_time(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with self._turns.of(name):
@@ -189,7 +214,10 @@ class RepositoryControl:
             _fail(slot, entry.reason)
             return
         try:
-            slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
+            if entry.backend == PIPELINE:
+                slot.model = await load_pipeline(entry, self._settings, slot.lifecycle, pool, self._registry)
+            else:
+                slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
         except GatewayError as error:
             _fail(slot, error.message)
         except Exception as error:  # noqa: BLE001 (a bug in one model's load must not keep the others from being served)

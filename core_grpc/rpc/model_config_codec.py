@@ -12,6 +12,7 @@ from typing import cast
 
 from core_grpc.data_plane import ConfiguredModel
 from core_grpc.models.model_config import ModelConfig, OutputConfig
+from core_grpc.pipelines.step import PIPELINE, Step
 from core_grpc.rpc.instance_group_codec import encode_instance_group
 from core_grpc.types import Datatype, ModelSpec, TensorSpec
 from protos.inference import model_config_pb2 as pb
@@ -25,15 +26,16 @@ DATA_TYPES: Mapping[Datatype, int] = {
 def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
     """The configuration as a message."""
     spec, config, backend = model.spec, model.config, model.backend
+    is_pipeline = backend == PIPELINE
     message = pb.ModelConfig(
         name=spec.name,
         platform=spec.platform,
-        backend=backend,
+        backend="" if is_pipeline else backend,
         version_policy=_version_policy(config),
         max_batch_size=spec.max_batch_size,
         input=[_input(item, spec) for item in spec.inputs],
         output=[_output(item, spec, config) for item in spec.outputs],
-        instance_group=map(encode_instance_group, config.instances),
+        instance_group=() if is_pipeline else map(encode_instance_group, config.instances),
         default_model_filename=model.model_file,
         optimization=pb.ModelOptimizationPolicy(
             input_pinned_memory=pb.ModelOptimizationPolicy.PinnedMemoryBuffer(),
@@ -41,7 +43,9 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
         ),
         model_transaction_policy=pb.ModelTransactionPolicy(decoupled=spec.decoupled),
     )
-    if spec.max_batch_size and not spec.decoupled:
+    if is_pipeline:
+        message.ensemble_scheduling.step.extend(map(_step, config.steps))
+    elif spec.max_batch_size and not spec.decoupled:
         delay_us = round(config.batching.max_queue_delay_s * 1e6)
         message.dynamic_batching.CopyFrom(
             pb.ModelDynamicBatching(preferred_batch_size=[spec.max_batch_size], max_queue_delay_microseconds=delay_us)
@@ -50,6 +54,11 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
         if isinstance(value, str | int | float):
             message.parameters[key].string_value = str(value).lower() if isinstance(value, bool) else str(value)
     return message
+
+
+def _step(step: Step) -> pb.ModelEnsembling.Step:
+    version = int(step.version) if step.version else -1
+    return pb.ModelEnsembling.Step(model_name=step.model, model_version=version, input_map=step.inputs, output_map=step.outputs)
 
 
 def _version_policy(config: ModelConfig) -> pb.ModelVersionPolicy:

@@ -39,8 +39,8 @@ class RepositoryServicer:
     ) -> pb.RepositoryModelUnloadResponse:
         """Unloads a model."""
         _check_repository(request.repository_name)
-        _check_unload(parameter_values(request.parameters))
-        await self._data_plane.unload(request.model_name)
+        with_steps = _unload_dependents(parameter_values(request.parameters))
+        await self._data_plane.unload(request.model_name, with_models_of_steps=with_steps)
         return pb.RepositoryModelUnloadResponse()
 
 
@@ -59,8 +59,8 @@ class RestRepositoryServicer:
 
     async def RepositoryModelUnload(self, request: rest_pb2.RestBodyRequest, _context: RpcContext) -> HttpBody:
         """Unloads a model."""
-        _check_unload(self._parameters(request))
-        await self._data_plane.unload(request.model)
+        with_steps = _unload_dependents(self._parameters(request))
+        await self._data_plane.unload(request.model, with_models_of_steps=with_steps)
         return http_json({})
 
     def _parameters(self, request: rest_pb2.RestBodyRequest) -> Mapping[str, object]:
@@ -104,8 +104,9 @@ def _load_value(key: str, value: object) -> str | bytes:
         raise InvalidArgument(f"parameter {quoted(key)}: wanted standard base64 with padding, got something else") from None
 
 
-def _check_unload(parameters: Mapping[str, object]) -> None:
-    """``unload_dependents`` changes nothing: no model here depends on another."""
+def _unload_dependents(parameters: Mapping[str, object]) -> bool:
+    """Triton's word for the models of a pipeline's steps, although it is the pipeline that depends on them."""
     for key, value in parameters.items():
         if key != "unload_dependents" or not isinstance(value, bool):
             raise InvalidArgument(f"parameter {quoted(key)}: wanted unload_dependents, true or false")
+    return bool(parameters.get("unload_dependents", False))

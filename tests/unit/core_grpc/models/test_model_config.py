@@ -74,7 +74,7 @@ def test_versions() -> None:
         ("max_batch_size = -1", r"model.toml max_batch_size: wanted a whole number from 0 to 65536, got -1"),
         ("max_batch_size = true", r"max_batch_size: wanted a whole number .*, got true"),
         ("max_batch_size = 1.5", r"max_batch_size: wanted a whole number .*, got 1.5"),
-        ('backend = "tf"', r"backend: wanted one of onnxruntime, python, identity, got 'tf'"),
+        ('backend = "tf"', r"backend: wanted one of onnxruntime, python, identity, pipeline, got 'tf'"),
         ("description = 1", "description: wanted a text of one line, got 1"),
         ('description = "a\\nb"', "description: wanted a text of one line"),
         ("batching = 1", r"\[batching\]: wanted a table, got 1"),

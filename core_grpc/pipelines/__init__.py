@@ -1,0 +1,1 @@
+"""Pipelines: models that are made of other models, wired tensor to tensor (Triton's ensembles)."""
