@@ -108,7 +108,11 @@ class LimitExceeded(GatewayError):
 
 
 class QueueFull(GatewayError):
-    """Too much work is waiting."""
+    """Too much work is waiting. ``retry_after_s`` is when trying again may help, in seconds; 0 where nobody knows."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ModelNotReady(GatewayError):

@@ -53,7 +53,7 @@ def check_rows(spec: ModelSpec, rows: int) -> int:
     """
     if rows < 1:
         raise InvalidArgument(f"the batch for '{spec.name}' is empty: wanted 1 to {spec.max_batch_size} rows, got batch {rows}")
-    if rows > spec.max_batch_size:
+    if rows > spec.max_batch_size and not spec.splits_requests:
         raise InvalidArgument(
             f"inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}': got batch {rows}, max {spec.max_batch_size}"
         )

@@ -181,3 +181,5 @@ class ModelSpec:
     license: str = ""
     decoupled: bool = False
     """Whether it answers a request any number of times (streams) instead of once."""
+    splits_requests: bool = False
+    """Whether a request may have more rows than ``max_batch_size``: it is run in parts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -14,9 +14,12 @@ from core_grpc.backends.instance_worker import InstanceWorker
 from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.model import Model
 from core_grpc.models.model_spec import DeclaredModel
+from core_grpc.models.request_groups import group_of
+from core_grpc.models.request_parts import infer_in_parts
 from core_grpc.scheduler.dispatcher import BatchResult, Dispatcher, Execute, Execution, Member
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
-from core_grpc.types import Array, Datatype, InferRequest, ModelSpec
+from core_grpc.scheduler.policy import queue_deadline
+from core_grpc.types import Array, Datatype, InferRequest
 
 
 class BatchedModel(Model):
@@ -33,8 +36,13 @@ class BatchedModel(Model):
         super().__init__(declared, lifecycle)
         self._loaded = loaded
         self._workers = workers
-        self._dispatcher = Dispatcher(limits, [_execute_on(worker) for worker in workers], self.statistics.executed)
-        self._group_of = _group_of(self.spec)
+        executes = [_execute_on(worker) for worker in workers]
+        ordered = declared.config.batching.preserve_ordering
+        self._dispatcher = Dispatcher(limits, executes, self.statistics.executed, preserve_ordering=ordered)
+        self._most_parts_at_once = 2 * len(workers)
+        batching, policies = declared.config.batching, declared.config.queue.policies
+        self._policies = None if policies.is_plain else policies
+        self._group_of = group_of(self.spec, declared.form, batching.match_parameters)
         self._nbytes_of = _nbytes_with_bytes if any(item.datatype is Datatype.BYTES for item in self.spec.inputs) else _nbytes
 
     def __repr__(self) -> str:
@@ -42,9 +50,21 @@ class BatchedModel(Model):
 
     @override
     def infer(self, inputs: Mapping[str, Array], rows: int, request: InferRequest | None = None) -> Coroutine[Any, Any, Execution]:
-        counted = rows if self.spec.max_batch_size else 1
-        deadline = _queue_deadline(request) if request else None
-        return self._dispatcher.infer(inputs, counted, self._nbytes_of(inputs), self._group_of(inputs), deadline, request)
+        most = self.spec.max_batch_size
+        if not most:
+            rows = 1
+        elif rows > most:
+            return infer_in_parts(self.infer, inputs, rows, most, self._most_parts_at_once, request)
+        group, nbytes = self._group_of(inputs, request), self._nbytes_of(inputs)
+        if request is None:
+            return self._dispatcher.infer(inputs, rows, nbytes, group, None, None)
+        parameters, deadline = request.parameters, request.deadline
+        if self._policies is None:
+            if parameters:
+                deadline = queue_deadline(parameters, deadline, time.monotonic())
+            return self._dispatcher.infer(inputs, rows, nbytes, group, deadline, request)
+        terms = self._policies.terms(parameters, deadline, time.monotonic())
+        return self._dispatcher.infer(inputs, rows, nbytes, group, terms.deadline, request, terms.level, terms.delay_at)
 
     @override
     async def drain(self) -> None:
@@ -55,15 +75,6 @@ class BatchedModel(Model):
         await self._dispatcher.close()
         await asyncio.gather(*(worker.close() for worker in self._workers))
         self._loaded.close()
-
-
-def _queue_deadline(request: InferRequest) -> float | None:
-    """When the request's wait ends at the latest: its deadline, or its parameter ``timeout`` from now. Once it runs, it runs."""
-    timeout_us = request.parameters.get("timeout", 0) if request.parameters else 0
-    if not isinstance(timeout_us, int) or not timeout_us:
-        return request.deadline
-    ends = time.monotonic() + timeout_us / 1e6
-    return ends if request.deadline is None else min(ends, request.deadline)
 
 
 def _execute_on(worker: InstanceWorker[RequestInstance]) -> Execute:
@@ -77,17 +88,6 @@ def _run_batch(instance: RequestInstance, batch: Sequence[Member]) -> BatchResul
     began = time.perf_counter()
     parts = instance.execute_requests(batch)
     return BatchResult(parts, time.perf_counter() - began)
-
-
-def _group_of(spec: ModelSpec) -> Callable[[Mapping[str, Array]], Hashable]:
-    """Which requests may share a batch: those with the same inputs, of the same shapes beyond the batch dimension.
-
-    The request was held against the spec, so where the spec leaves nothing open all requests are alike.
-    """
-    names = [item.name for item in spec.inputs]
-    if not spec.max_batch_size or all(-1 not in item.shape[1:] and not item.optional for item in spec.inputs):
-        return lambda _inputs: None
-    return lambda inputs: tuple(inputs[name].shape[1:] if name in inputs else None for name in names)
 
 
 def _nbytes(inputs: Mapping[str, Array]) -> int:

@@ -54,8 +54,8 @@ def batching_config_from_table(table: ConfigTable) -> BatchingConfig:
     """
     config = BatchingConfig(
         max_queue_delay_s=table.number("max_queue_delay_ms", 0, 0, _MAX_DELAY_MS) / 1000,
-        preferred_batch_sizes=_sizes(table, "preferred_batch_sizes"),
-        allowed_batch_sizes=_sizes(table, "allowed_batch_sizes"),
+        preferred_batch_sizes=table.sizes("preferred_batch_sizes"),
+        allowed_batch_sizes=table.sizes("allowed_batch_sizes"),
         preserve_ordering=table.flag("preserve_ordering"),
         split_large_requests=table.flag("split_large_requests"),
         match_parameters=table.texts("match_parameters"),
@@ -124,11 +124,3 @@ def _policy(table: ConfigTable, default: QueuePolicy) -> QueuePolicy:
         timeout_action=table.choice("timeout_action", actions) if "timeout_action" in table else default.timeout_action,
         allow_timeout_override=table.flag("allow_timeout_override", default.allow_timeout_override),
     )
-
-
-def _sizes(table: ConfigTable, key: str) -> tuple[int, ...]:
-    value = table.take(key, [])
-    is_right = isinstance(value, list) and all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in value)
-    if not is_right or sorted(set(value)) != value:
-        raise table.failure(key, "ascending whole numbers of rows")
-    return tuple(value)

@@ -65,6 +65,14 @@ class ConfigTable:
             raise self.failure(key, "a list of different texts")
         return tuple(value)
 
+    def sizes(self, key: str) -> tuple[int, ...]:
+        """A list of ascending whole numbers above 0."""
+        value = self.take(key, [])
+        is_right = isinstance(value, list) and all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in value)
+        if not is_right or sorted(set(value)) != value:
+            raise self.failure(key, "ascending whole numbers above 0")
+        return tuple(value)
+
     def number(self, key: str, default: float, low: float, high: float) -> float:
         """A number from ``low`` to ``high``."""
         value = self.take(key, default)

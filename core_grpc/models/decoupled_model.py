@@ -65,7 +65,7 @@ class DecoupledModel(Model):
         if self._is_closed:
             raise ModelNotReady("the model is being unloaded")
         if sum(self._open) >= self._max_streams:
-            raise QueueFull(f"model '{self.spec.name}' has {self._max_streams} requests open: the limit is max_queue_rows")
+            raise QueueFull(f"model '{self.spec.name}' has {self._max_streams} requests open: the limit is max_rows")
         index = min(range(len(self._open)), key=self._open.__getitem__)
         self._open[index] += 1
         self._idle.clear()

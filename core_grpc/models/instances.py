@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from core_grpc.backends.base import ModelInstance, ModelRequest, RequestInstance
 from core_grpc.errors import GatewayError
 from core_grpc.scheduler.batch import parts_of, stack
+from core_grpc.scheduler.padding import BatchForm
 from core_grpc.types import Array
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 
 
 def request_instance(
-    instance: ModelInstance | RequestInstance, derived: Sequence[DerivedOutput], has_batch_dimension: bool
+    instance: ModelInstance | RequestInstance, derived: Sequence[DerivedOutput], form: BatchForm, has_batch_dimension: bool
 ) -> RequestInstance:
     """The instance, taking requests and adding the derived outputs."""
     if not isinstance(instance, RequestInstance):
-        return _StackingInstance(_DerivingArrays(instance, derived) if derived else instance, has_batch_dimension)
+        inner = _DerivingArrays(instance, derived) if derived else instance
+        return _StackingInstance(inner, has_batch_dimension) if form.is_plain else _FilledInstance(inner, form)
     return _DerivingRequests(instance, derived) if derived else instance
 
 
@@ -38,6 +40,19 @@ class _StackingInstance:
         if not self._has_batch_dimension:
             return [outputs]
         return parts_of(outputs, [next(iter(member.values())).shape[0] for member in members])
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _FilledInstance:
+    def __init__(self, inner: ModelInstance, form: BatchForm) -> None:
+        self._inner = inner
+        self._form = form
+
+    def execute_requests(self, requests: Sequence[ModelRequest]) -> Sequence[Mapping[str, Array] | GatewayError]:
+        members = [request.inputs for request in requests]
+        return self._form.parts(self._inner.execute(self._form.stack(members)), members)
 
     def close(self) -> None:
         self._inner.close()

@@ -72,6 +72,9 @@ async def _batched_model(
         max_queue_delay_s=entry.config.batching.max_queue_delay_s,
         max_queue_rows=entry.config.queue.max_rows or settings.max_queue_rows,
         max_queue_bytes=entry.config.queue.max_bytes or settings.max_queue_bytes,
+        preferred_batch_sizes=entry.config.batching.preferred_batch_sizes,
+        level_max_requests=tuple(policy.max_requests for policy in entry.config.queue.policies.policies()),
+        delays=entry.config.queue.policies.delays,
     )
     return BatchedModel(declared, lifecycle, loaded, workers, limits)
 
@@ -136,4 +139,4 @@ def _warmup_count(entry: RepositoryEntry) -> int:
 
 
 def _creator(loaded: LoadedModel | LoadedRequestModel, declared: DeclaredModel, placement: Placement) -> Callable[[], RequestInstance]:
-    return lambda: request_instance(loaded.create_instance(placement), declared.derived, declared.spec.max_batch_size > 0)
+    return lambda: request_instance(loaded.create_instance(placement), declared.derived, declared.form, declared.spec.max_batch_size > 0)

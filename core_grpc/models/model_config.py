@@ -32,6 +32,16 @@ _MAX_IDLE_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
+class PaddingConfig:
+    """``[input.NAME.padding]``: requests of different shapes may share a batch, filled up to one."""
+
+    value: bool | int | float | str = 0
+    """What is filled in."""
+    sizes: tuple[int, ...] = ()
+    """Ascending; sizes that a variable dimension is brought to. Empty: the largest of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
 class InputConfig:
     """``[input.NAME]``."""
 
@@ -40,6 +50,9 @@ class InputConfig:
     shape: tuple[int, ...] | None = None
     """With the batch dimension; -1 is variable. As ``datatype``."""
     description: str = ""
+    dimension_names: tuple[str, ...] = ()
+    """One for each dimension, empty for none; nothing at all leaves those of the model."""
+    padding: PaddingConfig | None = None
     image: Mapping[str, Any] | None = None
     """``[input.NAME.image]``: the table that declares image preprocessing."""
 
@@ -58,6 +71,8 @@ class OutputConfig:
     datatype: Datatype | None = None
     """As an input's."""
     shape: tuple[int, ...] | None = None
+    dimension_names: tuple[str, ...] = ()
+    """As an input's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +188,8 @@ def _input(table: ConfigTable) -> InputConfig:
         datatype=table.choice("datatype", DATATYPES) if "datatype" in table else None,
         shape=_shape(table),
         description=table.text("description"),
+        dimension_names=_dimension_names(table),
+        padding=_padding(table.table("padding")) if "padding" in table else None,
         image=table.table("image").take_all() if "image" in table else None,
     )
     table.finish()
@@ -195,6 +212,22 @@ def _shape(table: ConfigTable) -> tuple[int, ...] | None:
     raise table.failure("shape", "a list of sizes, -1 for a variable one")
 
 
+def _dimension_names(table: ConfigTable) -> tuple[str, ...]:
+    value = table.take("dimension_names", [])
+    if isinstance(value, list) and all(isinstance(name, str) and (not name or name.isprintable()) for name in value):
+        return tuple(value)
+    raise table.failure("dimension_names", "a list of texts, an empty one for a dimension without a name")
+
+
+def _padding(table: ConfigTable) -> PaddingConfig:
+    value = table.take("value", 0)
+    if not isinstance(value, bool | int | float | str):
+        raise table.failure("value", "a number, true, false or an empty text")
+    config = PaddingConfig(value, table.sizes("sizes"))
+    table.finish()
+    return config
+
+
 def _output(table: ConfigTable) -> OutputConfig:
     config = OutputConfig(
         table.text("description"),
@@ -203,6 +236,7 @@ def _output(table: ConfigTable) -> OutputConfig:
         table.text("apply"),
         table.choice("datatype", DATATYPES) if "datatype" in table else None,
         _shape(table),
+        _dimension_names(table),
     )
     table.finish()
     if bool(config.source) != bool(config.apply):

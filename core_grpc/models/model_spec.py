@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from core_grpc.backends.base import AnyLoadedModel, LoadedDecoupledModel
 from core_grpc.errors import ModelLoadFailed, quoted
+from core_grpc.models.batch_form import batch_form
+from core_grpc.models.batching_config import check_batching
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
 from core_grpc.models.repository import RepositoryEntry, file_in_model
 from core_grpc.models.sequence_controls import SequenceControls
 from core_grpc.pipelines.tensors import PipelineTensors
+from core_grpc.scheduler.padding import BatchForm
 from core_grpc.types import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ class DeclaredModel:
     engine_spec: ModelSpec
     """``spec`` with the inputs that the engine takes: control inputs of sequences, which callers do not give, are among them."""
     sequences: SequenceControls | None
+    form: BatchForm
+    """How batches are filled up."""
 
 
 def declared_tensors(role: str, tables: Mapping[str, InputConfig] | Mapping[str, OutputConfig]) -> tuple[TensorSpec, ...]:
@@ -66,6 +71,8 @@ def declare_model(
     max_batch_size = _max_batch_size(config, loaded, default_max_batch_size)
     inputs = tuple(_input_spec(spec, config.inputs.get(spec.name, InputConfig())) for spec in loaded.inputs)
     outputs = tuple(_output_spec(spec, config.outputs.get(spec.name, OutputConfig()), entry.model_directory) for spec in loaded.outputs)
+    check_batching(config.batching, max_batch_size)
+    form = batch_form(config, inputs, outputs, max_batch_size=max_batch_size, takes_requests=entry.backend == "python")
     preprocessing = _preprocessing(config, inputs)
     derived = _derived_outputs(config, outputs, entry.model_directory)
     if derived and isinstance(loaded, LoadedDecoupledModel):
@@ -82,13 +89,14 @@ def declare_model(
         description=config.description,
         license=config.license,
         decoupled=isinstance(loaded, LoadedDecoupledModel),
+        splits_requests=config.batching.split_large_requests,
     )
     sequences = None
     public = spec
     if config.sequence:
         sequences = SequenceControls(entry.name, config.sequence, inputs, has_batch_dimension=max_batch_size > 0)
         public = replace(spec, inputs=tuple(item for item in spec.inputs if item.name not in sequences.names))
-    return DeclaredModel(public, preprocessing, derived, config, entry.backend, spec, sequences)
+    return DeclaredModel(public, preprocessing, derived, config, entry.backend, spec, sequences, form)
 
 
 def _check_names(role: str, declared: Mapping[str, object], specs: Sequence[TensorSpec]) -> None:
@@ -122,17 +130,27 @@ def _check_declared(role: str, spec: TensorSpec, config: InputConfig | OutputCon
 
 def _input_spec(spec: TensorSpec, config: InputConfig) -> TensorSpec:
     _check_declared("input", spec, config)
-    return replace(spec, description=config.description)
+    return replace(spec, description=config.description, dimension_names=_dimension_names("input", spec, config))
 
 
 def _output_spec(spec: TensorSpec, config: OutputConfig, model_directory: Path) -> TensorSpec:
     _check_declared("output", spec, config)
-    labelled = replace(spec, description=config.description, labels=_labels(config, model_directory))
+    names = _dimension_names("output", spec, config)
+    labelled = replace(spec, description=config.description, dimension_names=names, labels=_labels(config, model_directory))
     if labelled.labels:
         from core_grpc.processing.labels import check_labels  # noqa: PLC0415 (see _preprocessing)
 
         check_labels(labelled.labels, labelled)
     return labelled
+
+
+def _dimension_names(role: str, spec: TensorSpec, config: InputConfig | OutputConfig) -> tuple[str, ...]:
+    if config.dimension_names and len(config.dimension_names) != len(spec.shape):
+        raise ModelLoadFailed(
+            f"model.toml: [{role}.{spec.name}] dimension_names: wanted {len(spec.shape)}, one for each dimension, "
+            f"got {len(config.dimension_names)}"
+        )
+    return config.dimension_names or spec.dimension_names
 
 
 def _labels(config: OutputConfig, model_directory: Path) -> tuple[str, ...]:

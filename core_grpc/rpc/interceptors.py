@@ -7,14 +7,17 @@ Applied to the method table once, so both transports serve guarded handlers. Wha
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from core_grpc.errors import STATUS, GatewayError, StatusCode
+from core_grpc.errors import STATUS, GatewayError, QueueFull, StatusCode
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
+
+_LONGEST_RETRY_S = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -22,15 +25,38 @@ log = logging.getLogger(__name__)
 class RpcFailure(Exception):
     """An RPC's status when it is not OK, with the line for the caller."""
 
-    def __init__(self, code: StatusCode, message: str) -> None:
+    def __init__(self, code: StatusCode, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.retry_after_s = retry_after_s
+        """When trying again may help; None where it will not, or nobody knows."""
 
 
-def wire_status(error: RpcFailure | GatewayError) -> tuple[StatusCode, str]:
-    """The status and the line for the caller; ``GatewayError`` comes from the transport itself, before a handler has the request."""
-    return (error.code, error.message) if isinstance(error, RpcFailure) else (STATUS[type(error)], error.message)
+class WireStatus(NamedTuple):
+    """How a failure goes over the wire."""
+
+    code: StatusCode
+    text: str
+    """The line for the caller."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    """Trailing metadata; through the edge, HTTP headers."""
+
+
+def wire_status(error: RpcFailure | GatewayError) -> WireStatus:
+    """The status of a failure; a ``GatewayError`` comes from the transport itself, before a handler has the request."""
+    if isinstance(error, GatewayError):
+        return WireStatus(STATUS[type(error)], error.message)
+    return WireStatus(error.code, error.message, _retry_hint(error.retry_after_s))
+
+
+def _retry_hint(retry_after_s: float | None) -> tuple[tuple[str, str], ...]:
+    """When to try again, for HTTP clients (whole seconds, RFC 9110) and for gRPC clients with a retry policy
+    (https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback)."""
+    if retry_after_s is None:
+        return ()
+    capped = min(retry_after_s, _LONGEST_RETRY_S)
+    return (("retry-after", str(max(1, math.ceil(capped)))), ("grpc-retry-pushback-ms", str(max(1, math.ceil(capped * 1000)))))
 
 
 def guarded(method: RpcMethod) -> RpcMethod:
@@ -71,7 +97,7 @@ def failure_of(path: str, error: Exception, context: RpcContext) -> RpcFailure:
         return error
     if isinstance(error, GatewayError):
         log.debug("%s failed: %s", path, error.message, extra={"request_id": context.request_id})
-        return RpcFailure(STATUS[type(error)], error.message)
+        return RpcFailure(STATUS[type(error)], error.message, error.retry_after_s if isinstance(error, QueueFull) else None)
     # The exception is here as a value: this is no handler.
     log.error("%s raised", path, exc_info=error, extra={"request_id": context.request_id})
     return RpcFailure(StatusCode.INTERNAL, f"internal error (request {context.request_id})")

@@ -13,6 +13,7 @@ from typing import cast
 from core_grpc.data_plane import ConfiguredModel
 from core_grpc.models.model_config import ModelConfig, OutputConfig
 from core_grpc.pipelines.step import PIPELINE, Step
+from core_grpc.rpc.batching_codec import encode_dynamic_batching
 from core_grpc.rpc.instance_group_codec import encode_instance_group
 from core_grpc.types import Datatype, ModelSpec, TensorSpec
 from protos.inference import model_config_pb2 as pb
@@ -46,10 +47,7 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
     if is_pipeline:
         message.ensemble_scheduling.step.extend(map(_step, config.steps))
     elif spec.max_batch_size and not spec.decoupled:
-        delay_us = round(config.batching.max_queue_delay_s * 1e6)
-        message.dynamic_batching.CopyFrom(
-            pb.ModelDynamicBatching(preferred_batch_size=[spec.max_batch_size], max_queue_delay_microseconds=delay_us)
-        )
+        message.dynamic_batching.CopyFrom(encode_dynamic_batching(config, spec))
     for key, value in config.backend_options.get(backend, {}).items():
         if isinstance(value, str | int | float):
             message.parameters[key].string_value = str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,10 +15,14 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, ModelNotReady, QueueFull
+from core_grpc.scheduler.answer_order import AnswerOrder
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits, DynamicBatcher, Pending
 from core_grpc.types import Array, InferRequest
 
 _log = logging.getLogger(__name__)
+
+_ROW_SMOOTHING = 0.1
+"""The weight of the newest batch in what a row is said to take."""
 
 _TIMER_STEP_S = 0.001
 """Event loops wait in milliseconds; a shorter timer would fire early and spin."""
@@ -47,7 +51,7 @@ class BatchResult(NamedTuple):
 class Member(Pending):
     """An admitted request."""
 
-    __slots__ = ("inputs", "request", "waiter")
+    __slots__ = ("inputs", "request", "turn", "waiter")
 
     def __init__(  # noqa: PLR0917 (one for each request: keywords and a call to the base's constructor are felt)
         self,
@@ -59,6 +63,8 @@ class Member(Pending):
         deadline: float,
         arrival: float,
         request: InferRequest | None,
+        level: int,
+        delay_at: float,
     ) -> None:
         self.inputs = inputs
         self.waiter = waiter
@@ -67,7 +73,11 @@ class Member(Pending):
         self.group = group
         self.deadline = deadline
         self.arrival = arrival
+        self.level = level
+        self.delay_at = delay_at
+        self.lane = 0
         self.ticket = 0
+        self.turn = 0
         self.request = request
 
     @property
@@ -75,6 +85,8 @@ class Member(Pending):
         """Whether nobody waits for the answer any more. May be read from any thread."""
         return self.waiter.done()
 
+
+_Answer: TypeAlias = tuple[Member, Execution | GatewayError]
 
 Execute: TypeAlias = Callable[[Sequence[Member]], Awaitable[BatchResult]]
 """Runs a batch on one model instance; one call at a time."""
@@ -89,8 +101,13 @@ class Dispatcher:
         executes: Sequence[Execute],
         on_executed: Callable[[int, float], None] = lambda _rows, _compute_s: None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        preserve_ordering: bool = False,
     ) -> None:
         self._batcher: DynamicBatcher[Member] = DynamicBatcher(limits)
+        self._order: AnswerOrder[_Answer] | None = AnswerOrder() if preserve_ordering else None
+        self._row_s = 0.0
+        """What a row took the engine lately, smoothed; 0 until something ran."""
         self._on_executed = on_executed
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -120,6 +137,8 @@ class Dispatcher:
         group: Hashable,
         deadline: float | None,
         request: InferRequest | None = None,
+        level: int = 0,
+        delay_at: float = math.inf,
     ) -> Execution:
         """Waits for a place in a batch and its result.
 
@@ -130,9 +149,11 @@ class Dispatcher:
             group: equal for requests that may share a batch.
             deadline: a moment of the clock; None for no limit.
             request: what the inputs came with, for instances that read more than arrays.
+            level: 0 is the most important, as the limits count them.
+            delay_at: a moment of the clock from which it stands behind the others of its level.
 
         Raises:
-            QueueFull, DeadlineExpired: it was not run.
+            QueueFull, DeadlineExpired: it was not run. QueueFull says when to try again.
             BackendFailed, InvalidArgument: the engine failed or refused the values.
             ModelNotReady: the model is going away.
         """
@@ -144,14 +165,13 @@ class Dispatcher:
         elif deadline <= now:
             raise _expired()
         waiter: asyncio.Future[Execution] = self._loop.create_future()
-        member = Member(inputs, waiter, rows, nbytes, group, deadline, now, request)
+        member = Member(inputs, waiter, rows, nbytes, group, deadline, now, request, level, delay_at)
         try:
             self._batcher.offer(member)
         except QueueFull:
-            # Idle instances take their batches at the end of the loop's turn; what they will take must not count as waiting.
-            if not self._feed(now):
-                raise
-            self._batcher.offer(member)
+            self._offer_to_full(member, now)
+        if self._order is not None:
+            member.turn = self._order.admit()
         if self._idle:
             if not self._is_feeding:
                 self._is_feeding = True
@@ -162,6 +182,7 @@ class Dispatcher:
             return await waiter
         except asyncio.CancelledError:
             self._batcher.withdraw(member)
+            self._leave_order(member)
             raise
 
     async def drain(self) -> None:
@@ -174,7 +195,7 @@ class Dispatcher:
         """Refuses new work, fails what is pending, and waits for what is executing; idempotent."""
         self._is_closed = True
         for member in self._batcher.clear():
-            _settle(member, ModelNotReady("the model is being unloaded"))
+            self._refuse(member, ModelNotReady("the model is being unloaded"))
         if self._timer is not None:
             self._timer.cancel()
         while self._idle:
@@ -207,7 +228,22 @@ class Dispatcher:
 
     def _expire(self, now: float) -> None:
         for member in self._batcher.expire(now):
-            _settle(member, _expired())
+            self._refuse(member, _expired())
+
+    def _offer_to_full(self, member: Member, now: float) -> None:
+        """Makes room where the queue has none: idle instances take what they can, then less important requests give way."""
+        try:
+            # Idle instances take their batches at the end of the loop's turn; what they will take must not count as waiting.
+            self._feed(now)
+            for displaced in self._batcher.displace_for(member):
+                self._refuse(displaced, self._full("more important requests took its place in the queue"))
+            self._batcher.offer(member)
+        except QueueFull as error:
+            raise self._full(error.message) from None
+
+    def _full(self, message: str) -> QueueFull:
+        """The refusal, with the time that what waits will take as a hint when to try again."""
+        return QueueFull(message, retry_after_s=self._batcher.waiting_rows * self._row_s / max(len(self._tasks), 1))
 
     def _arm(self, moment: float, now: float) -> None:
         """Sets the one timer. It is left alone when what it was set for goes away: it then fires for nothing and looks further."""
@@ -251,7 +287,7 @@ class Dispatcher:
             result = await execute(batch)
         except Exception as error:  # noqa: BLE001 (whatever a backend raises belongs to the callers, not to this loop)
             if len(batch) == 1:
-                _settle(batch[0], _failure(error))
+                self._answer(batch[0], _failure(error))
             else:
                 for member in batch:
                     await self._run_again(execute, member)
@@ -262,27 +298,52 @@ class Dispatcher:
         if member.waiter.done():
             return
         if member.deadline <= self._clock():
-            _settle(member, _expired())
+            self._refuse(member, _expired())
         else:
             await self._run(execute, [member])
 
     def _settle_batch(self, batch: Sequence[Member], result: BatchResult, taken: float) -> None:
         batch_rows = sum([member.rows for member in batch])
         self._on_executed(batch_rows, result.compute_s)
+        self._row_s += (result.compute_s / batch_rows - self._row_s) * (_ROW_SMOOTHING if self._row_s else 1)
         for member, part in zip(batch, result.parts, strict=True):
             if isinstance(part, GatewayError):
-                _settle(member, part)
+                self._answer(member, part)
+            elif self._order is not None:
+                self._answer(member, Execution(part, taken - member.arrival, result.compute_s, batch_rows))
             elif not member.waiter.done():
                 member.waiter.set_result(Execution(part, taken - member.arrival, result.compute_s, batch_rows))
+
+    def _answer(self, member: Member, outcome: Execution | GatewayError) -> None:
+        """Gives a member what came of it, in its turn."""
+        if self._order is None:
+            _settle(member, outcome)
+        else:
+            for other, its_outcome in self._order.answered(member.turn, (member, outcome)):
+                _settle(other, its_outcome)
+
+    def _refuse(self, member: Member, error: GatewayError) -> None:
+        """Fails a member that did not run, at once: there is no answer that could be out of order."""
+        _settle(member, error)
+        self._leave_order(member)
+
+    def _leave_order(self, member: Member) -> None:
+        if self._order is not None:
+            for other, outcome in self._order.left(member.turn):
+                _settle(other, outcome)
 
     def _tell_drained(self) -> None:
         if not (self._executing or self._batcher):
             self._drained.set()
 
 
-def _settle(member: Member, error: GatewayError) -> None:
-    if not member.waiter.done():
-        member.waiter.set_exception(error)
+def _settle(member: Member, outcome: Execution | GatewayError) -> None:
+    if member.waiter.done():
+        return
+    if isinstance(outcome, GatewayError):
+        member.waiter.set_exception(outcome)
+    else:
+        member.waiter.set_result(outcome)
 
 
 def _expired() -> DeadlineExpired:

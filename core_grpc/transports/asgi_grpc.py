@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from core_grpc.errors import GatewayError, InvalidArgument, LimitExceeded, StatusCode, one_line
 from core_grpc.rpc.framing import PREFIX_BYTES, frame, message_length, status_message, timeout_s, unframed
-from core_grpc.rpc.interceptors import RpcFailure, wire_status
+from core_grpc.rpc.interceptors import RpcFailure, WireStatus, wire_status
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
 from core_grpc.transports.caller_watch import CallerWatch, Receive, WatchedCall, disconnected
 from core_grpc.transports.message_compression import (
@@ -39,6 +39,8 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
 _OK_TRAILERS = {"type": "http.response.trailers", "headers": [(b"grpc-status", b"0"), (b"grpc-message", b"")], "more_trailers": False}
+_OK = WireStatus(StatusCode.OK, "")
+_DEADLINE_EXCEEDED = WireStatus(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 _REQUEST_ID_CHARACTERS = 128
 _COMPRESSION_HEADERS = (b"grpc-encoding", ASKED_HEADER.encode())
 
@@ -111,7 +113,8 @@ class GrpcAsgiApp:
             return
         method = self._methods.get(scope["path"])
         if method is None:
-            await _send_status(send, [_CONTENT_TYPE], StatusCode.UNIMPLEMENTED, f"Method not found: {one_line(scope['path'], 200)}")
+            unknown = WireStatus(StatusCode.UNIMPLEMENTED, f"Method not found: {one_line(scope['path'], 200)}")
+            await _send_status(send, [_CONTENT_TYPE], unknown)
             return
         context = AsgiContext(scope, _deadline(grpc_timeout))
         serve = self._stream if method.streams_requests or method.streams_responses else self._unary
@@ -144,13 +147,13 @@ class GrpcAsgiApp:
         except (RpcFailure, GatewayError) as error:
             if call:
                 self._watch.leave(call)
-            await _send_status(send, context.response_headers, *wire_status(error))
+            await _send_status(send, context.response_headers, wire_status(error))
             return
         except asyncio.CancelledError:
             if call is None or not self._watch.leave(call):
                 raise
             if call.deadline_passed:
-                await _send_status(send, context.response_headers, StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+                await _send_status(send, context.response_headers, _DEADLINE_EXCEEDED)
             return
         await send({"type": "http.response.start", "status": 200, "headers": context.response_headers, "trailers": True})
         await send({"type": "http.response.body", "body": payload, "more_body": False})
@@ -188,7 +191,7 @@ class GrpcAsgiApp:
         reader = _MessageReader(receive, method, self._max_message_bytes, self._pool)
         call = self._watch.enter(reader.caller_has_left, context.deadline)
         has_begun = False
-        code, text = StatusCode.OK, ""
+        status = _OK
         try:
             compression = reader.compression = _negotiated(context) if is_compressing else UNCOMPRESSED
             request: Any = aiter(reader) if method.streams_requests else await reader.only_message()
@@ -200,16 +203,16 @@ class GrpcAsgiApp:
                     payload = await framed_answer(self._message(response), compression.answers, self._pool)
                     await send({"type": "http.response.body", "body": payload, "more_body": True})
         except (RpcFailure, GatewayError) as error:
-            code, text = wire_status(error)
+            status = wire_status(error)
         except asyncio.CancelledError:
             if not call.has_cancelled and not reader.caller_left:
                 raise
             if not call.deadline_passed:
                 return
-            code, text = StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"
+            status = _DEADLINE_EXCEEDED
         finally:
             self._watch.leave(call)
-        await _send_status(send, context.response_headers, code, text, has_begun=has_begun)
+        await _send_status(send, context.response_headers, status, has_begun=has_begun)
 
 
 class _MessageReader:
@@ -290,8 +293,9 @@ def _deadline(grpc_timeout: bytes | None) -> float | None:
     return None if seconds is None else time.monotonic() + seconds
 
 
-async def _send_status(send: Send, headers: list[tuple[bytes, bytes]], code: StatusCode, text: str, *, has_begun: bool = False) -> None:
-    trailers = [(b"grpc-status", str(int(code)).encode()), (b"grpc-message", status_message(text))]
+async def _send_status(send: Send, headers: list[tuple[bytes, bytes]], status: WireStatus, *, has_begun: bool = False) -> None:
+    trailers = [(b"grpc-status", str(int(status.code)).encode()), (b"grpc-message", status_message(status.text))]
+    trailers += [(name.encode(), value.encode()) for name, value in status.metadata]
     if not has_begun and len(headers) == 1:
         # "Trailers-Only": with headers and trailers apart, the edge would begin a stream's REST answer with 200 before it sees the failure.
         # Not where the handler has set headers: in this form callers would find them among the trailers.

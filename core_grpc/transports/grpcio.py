@@ -196,5 +196,5 @@ async def _parsed_stream(method: RpcMethod, requests: AsyncIterator[bytes]) -> A
 
 async def _abort(grpc_context: grpc.aio.ServicerContext[Any, Any], context: GrpcioContext, failure: RpcFailure | GatewayError) -> None:
     await context.send_headers()
-    code, text = wire_status(failure)
-    await grpc_context.abort(_STATUS_CODES[code], text)
+    status = wire_status(failure)
+    await grpc_context.abort(_STATUS_CODES[status.code], status.text, status.metadata)

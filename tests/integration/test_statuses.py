@@ -83,3 +83,10 @@ def test_an_unexpected_exception_tells_the_caller_nothing_but_where_to_look(chan
 def test_headers_travel_before_a_failure(channel: grpc.Channel, path: str) -> None:
     error = _call(channel, path, "NotFound")
     assert ("x-seen-by", path.rpartition("/")[2].lower()) in [(item.key, item.value) for item in error.initial_metadata()]
+
+
+@pytest.mark.parametrize("path", [UNARY, STREAM])
+def test_a_full_queue_says_when_to_try_again(channel: grpc.Channel, path: str) -> None:
+    hints = {item.key: item.value for item in _call(channel, path, "QueueFull").trailing_metadata()}
+    assert (hints["retry-after"], hints["grpc-retry-pushback-ms"]) == ("1", "1")
+    assert "retry-after" not in {item.key for item in _call(channel, path, "LimitExceeded").trailing_metadata()}

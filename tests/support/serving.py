@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,12 @@ class Served(Registry):
         model = self.find(name)
         assert isinstance(model, DecoupledModel)
         return model
+
+    def find_reason(self, name: str, pattern: str) -> bool:
+        """Whether the model is UNAVAILABLE for a reason that ``pattern`` matches; the reasons when it is not."""
+        reasons = [entry.reason for entry in self.entries() if entry.name == name]
+        assert any(re.search(pattern, reason) for reason in reasons), reasons
+        return True
 
 
 async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:

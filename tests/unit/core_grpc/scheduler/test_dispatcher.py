@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -16,27 +16,7 @@ from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, Inval
 from core_grpc.scheduler.batch import parts_of, stack
 from core_grpc.scheduler.dispatcher import BatchResult, Dispatcher, Execution, Member
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
-
-
-class HeldEngine:
-    """Answers with twice its input once it is let go. A value of 99 fails; one instance, as a model's would."""
-
-    def __init__(self, *, is_held: bool = True) -> None:
-        self.batches: list[list[int]] = []
-        self.started = asyncio.Event()
-        self.go = asyncio.Event()
-        self.failure: Exception = BackendFailed("99 is not served")
-        if not is_held:
-            self.go.set()
-
-    async def execute(self, batch: Sequence[Member]) -> BatchResult:
-        values = stack([member.inputs for member in batch])["X"]
-        self.batches.append(values[:, 0].tolist())
-        self.started.set()
-        await self.go.wait()
-        if 99 in values:
-            raise self.failure
-        return BatchResult(parts_of({"Y": values * 2}, [member.rows for member in batch]), 0.25)
+from tests.unit.core_grpc.scheduler.held_engine import HeldEngine, until
 
 
 @asynccontextmanager
@@ -59,12 +39,6 @@ def ask(dispatcher: Dispatcher, *values: int, deadline_s: float | None = None, g
 def answer(task: asyncio.Task[Execution]) -> list[int]:
     values: list[int] = task.result().outputs["Y"][:, 0].tolist()
     return values
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_true():  # noqa: ASYNC110 (what is waited for has no event)
-            await asyncio.sleep(0.001)
 
 
 async def test_requests_of_one_turn_share_a_batch_and_get_their_own_rows() -> None:

@@ -49,7 +49,7 @@ def test_tickets_of_requests_that_left_do_not_pile_up() -> None:
         batcher.offer(request)
         batcher.withdraw(request)
     assert len(batcher._deadlines) < 200
-    assert len(batcher._groups[None].tickets) < 200
+    assert sum(map(len, batcher._groups[None].lanes)) < 200
     assert len(batcher.take(0.0) or []) == 1
     assert not batcher._groups
 
