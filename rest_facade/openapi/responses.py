@@ -32,6 +32,12 @@ _ONLY_V2 = frozenset({409})
 _TOO_LARGE = (8, "The body is larger than this server takes.", "limits.max_message_bytes: the body is larger than 67108864 bytes")
 
 
+_RETRY_AFTER: Mapping[str, Any] = {
+    "description": "Seconds until what waits now will have run. Not there where a size limit was hit.",
+    "schema": {"type": "integer", "minimum": 1},
+}
+
+
 def error_responses() -> dict[str, Any]:
     """``components.responses``: ``V1Error400``, ``V2Error400``, …"""
     table = {**_V1, 413: _TOO_LARGE}
@@ -40,6 +46,8 @@ def error_responses() -> dict[str, Any]:
         if status not in _ONLY_V2:
             responses[f"V1Error{status}"] = _response(meaning, "V1Error", {"code": code, "message": message, "details": []})
         responses[f"V2Error{status}"] = _response(meaning, "V2Error", {"error": message})
+    for door in ("V1", "V2"):
+        responses[f"{door}Error429"]["headers"] = {"Retry-After": _RETRY_AFTER}
     return responses
 
 
