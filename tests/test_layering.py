@@ -66,6 +66,8 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.Duration"): "part of ModelStatistics",
 }
 
+CALLERS_AND_FACADE = ("rest_facade", "tensorgate.infer", "tensorgate.client")
+
 FENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     # (packages, the only places that may import them, why)
     (
@@ -75,8 +77,8 @@ FENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     ),
     (
         ("protos", "google"),
-        ("core_grpc.server", "core_grpc.rpc", "core_grpc.transports", "rest_facade", "tensorgate.infer", "tensorgate.client", "protos"),
-        "protobuf stops at the codec: the core's own types are core_grpc/types.py",
+        ("core_grpc.server", "core_grpc.rpc", "core_grpc.transports", "core_grpc.models.triton_config", *CALLERS_AND_FACADE, "protos"),
+        "protobuf stops at the codec: the core's own types are core_grpc/types.py. A config.pbtxt is a message in a file, and stops there",
     ),
     (("onnxruntime",), ("core_grpc.backends.onnxruntime",), "an engine is imported by its backend only, when a model needs it"),
     (("tensorrt", "tensorrt_rtx"), ("core_grpc.backends.tensorrt",), "an engine is imported by its backend only"),

@@ -72,6 +72,8 @@ class ModelSource:
     """As model.toml says; None where it says nothing."""
     placements: tuple[Placement, ...] = (ON_CPU,)
     """Where its instances will run, each place once."""
+    model_file: str = ""
+    """The file in the version's directory; empty for the backend's usual one."""
 
 
 class ModelInstance(Protocol):

@@ -114,6 +114,7 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
         declared_tensors("output", {name: item for name, item in entry.config.outputs.items() if not item.source}),
         entry.config.max_batch_size,
         tuple(dict.fromkeys(placed.placement for placed in placed_instances(entry.config.instances))),
+        entry.config.model_file,
     )
     loaded = backend.load(source)
     try:

@@ -36,7 +36,8 @@ class Model(ABC):
         self.config: ModelConfig = declared.config
         self.backend: str = declared.backend
         """A name in ``BACKENDS``, or ``PIPELINE``."""
-        self.model_file = "" if declared.backend == PIPELINE else BACKENDS[declared.backend].model_file
+        usual = "" if declared.backend == PIPELINE else BACKENDS[declared.backend].model_file
+        self.model_file = declared.config.model_file or usual
         """The file in the version's directory that it was read from; empty for a backend without one."""
         self.statistics = ModelStatistics()
         self.users = 0

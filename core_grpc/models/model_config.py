@@ -5,6 +5,9 @@ docs/own-model.md explains the keys to users.
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +31,9 @@ from core_grpc.pipelines.step import PIPELINE, Step
 from core_grpc.types import DATATYPES, Datatype
 
 CONFIG_FILE = "model.toml"
+TRITON_FILE = "config.pbtxt"
+_LARGEST_FILE = 1 << 20
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _MAX_IDLE_MS = 86_400_000
 
 
@@ -50,6 +56,10 @@ class InputConfig:
     shape: tuple[int, ...] | None = None
     """With the batch dimension; -1 is variable. As ``datatype``."""
     description: str = ""
+    layout: str = ""
+    """``format``: NHWC or NCHW, for callers to read; empty for neither."""
+    optional: bool = False
+    """Whether callers may leave it out, for backends that cannot read that from the model."""
     dimension_names: tuple[str, ...] = ()
     """One for each dimension, empty for none; nothing at all leaves those of the model."""
     padding: PaddingConfig | None = None
@@ -84,6 +94,12 @@ class ModelConfig:
     """SPDX, of the weights."""
     backend: str = ""
     """A name in ``BACKENDS`` or ``PIPELINE``; empty for the one that the model's file belongs to."""
+    model_file: str = ""
+    """The file in a version's directory; empty for the backend's usual one."""
+    file: str = CONFIG_FILE
+    """Which file says all this."""
+    without_effect: tuple[str, ...] = ()
+    """What config.pbtxt says and changes nothing here."""
     max_batch_size: int | None = None
     """Rows; 0 for a model without a batch dimension."""
     versions: VersionPolicy = NEWEST
@@ -103,6 +119,15 @@ class ModelConfig:
     steps: tuple[Step, ...] = ()
     """Of a pipeline."""
 
+    @property
+    def notice(self) -> str:
+        """What its owner should know of it, in one line; empty for nothing."""
+        return f"{self.file}: no effect here: {', '.join(self.without_effect)}" if self.without_effect else ""
+
+    def in_its_words(self, message: str) -> str:
+        """A text that speaks of model.toml, as one about the file that was read."""
+        return message if self.file == CONFIG_FILE else message.replace(CONFIG_FILE, self.file)
+
 
 def model_config_from_file(path: Path) -> ModelConfig:
     """Reads model.toml; a file that does not exist is an empty one.
@@ -110,14 +135,30 @@ def model_config_from_file(path: Path) -> ModelConfig:
     Raises:
         ModelLoadFailed: it cannot be read, is not TOML, or says something unknown or wrong.
     """
+    return model_config_from_text(config_text(path, CONFIG_FILE) or "")
+
+
+def config_text(path: Path, name: str) -> str | None:
+    """The content of a configuration file that users know as ``name``; None where there is none.
+
+    Raises:
+        ModelLoadFailed: it cannot be read, is too large for a configuration, or no text.
+    """
     try:
-        return model_config_from_text(path.read_text(encoding="utf-8"))
+        # Without waiting: a named pipe would hold up whoever opens it.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            content = file.read(_LARGEST_FILE + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except FileNotFoundError:
-        return ModelConfig()
+        return None
     except OSError as error:
-        raise ModelLoadFailed(f"{CONFIG_FILE} cannot be read: {error.strerror}") from None
+        raise ModelLoadFailed(f"{name} cannot be read: {error.strerror}") from None
+    if content is None or len(content) > _LARGEST_FILE:
+        got = "no plain file" if content is None else "a larger one"
+        raise ModelLoadFailed(f"{name}: wanted a file of at most {_LARGEST_FILE} bytes, got {got}")
+    try:
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ModelLoadFailed(f"{CONFIG_FILE} is not UTF-8 text (at byte {error.start})") from None
+        raise ModelLoadFailed(f"{name} is not UTF-8 text (at byte {error.start})") from None
 
 
 def model_config_from_text(text: str) -> ModelConfig:
@@ -145,6 +186,7 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         description=top.text("description"),
         license=top.text("license"),
         backend=top.choice("backend", {name: name for name in (*BACKENDS, PIPELINE)}) if "backend" in top else "",
+        model_file=_model_file(top),
         max_batch_size=top.integer("max_batch_size", 0, 0, 65536) if "max_batch_size" in top else None,
         versions=_versions(top),
         batching=batching_config_from_table(top.table("batching")),
@@ -169,6 +211,13 @@ def _share_weight(table: ConfigTable) -> float:
     return weight
 
 
+def _model_file(top: ConfigTable) -> str:
+    name = top.text("model_file")
+    if "model_file" in top and not _FILE_NAME.fullmatch(name):
+        raise top.failure("model_file", "the name of a file in the version's directory, of letters, digits and _ . -")
+    return name
+
+
 def _versions(top: ConfigTable) -> VersionPolicy:
     value = top.take("versions", "latest")
     if value in ("latest", "all"):
@@ -188,6 +237,8 @@ def _input(table: ConfigTable) -> InputConfig:
         datatype=table.choice("datatype", DATATYPES) if "datatype" in table else None,
         shape=_shape(table),
         description=table.text("description"),
+        layout=table.choice("format", {"NHWC": "NHWC", "NCHW": "NCHW"}) if "format" in table else "",
+        optional=table.flag("optional"),
         dimension_names=_dimension_names(table),
         padding=_padding(table.table("padding")) if "padding" in table else None,
         image=table.table("image").take_all() if "image" in table else None,

@@ -53,7 +53,8 @@ def declared_tensors(role: str, tables: Mapping[str, InputConfig] | Mapping[str,
         if (item.datatype is None) != (item.shape is None):
             raise ModelLoadFailed(f"model.toml: [{role}.{name}]: datatype and shape go together, got one of them")
         if item.datatype is not None and item.shape is not None:
-            specs.append(TensorSpec(name, item.datatype, item.shape, description=item.description))
+            is_optional = isinstance(item, InputConfig) and item.optional
+            specs.append(TensorSpec(name, item.datatype, item.shape, description=item.description, optional=is_optional))
     return tuple(specs)
 
 
@@ -69,8 +70,12 @@ def declare_model(
     _check_names("input", config.inputs, loaded.inputs)
     _check_names("output", {name: item for name, item in config.outputs.items() if not item.source}, loaded.outputs)
     max_batch_size = _max_batch_size(config, loaded, default_max_batch_size)
-    inputs = tuple(_input_spec(spec, config.inputs.get(spec.name, InputConfig())) for spec in loaded.inputs)
-    outputs = tuple(_output_spec(spec, config.outputs.get(spec.name, OutputConfig()), entry.model_directory) for spec in loaded.outputs)
+    has_batch = max_batch_size > 0
+    inputs = tuple(_input_spec(spec, config.inputs.get(spec.name, InputConfig()), has_batch=has_batch) for spec in loaded.inputs)
+    outputs = tuple(
+        _output_spec(spec, config.outputs.get(spec.name, OutputConfig()), entry.model_directory, has_batch=has_batch)
+        for spec in loaded.outputs
+    )
     check_batching(config.batching, max_batch_size)
     form = batch_form(config, inputs, outputs, max_batch_size=max_batch_size, takes_requests=entry.backend == "python")
     preprocessing = _preprocessing(config, inputs)
@@ -121,22 +126,30 @@ def _max_batch_size(config: ModelConfig, loaded: AnyLoadedModel | PipelineTensor
     return config.max_batch_size
 
 
-def _check_declared(role: str, spec: TensorSpec, config: InputConfig | OutputConfig) -> None:
-    for key, got, actual in (("datatype", config.datatype, spec.datatype), ("shape", config.shape, spec.shape)):
-        if got is not None and got != actual:
-            wanted, declared = (list(v) if isinstance(v, tuple) else v for v in (actual, got))
-            raise ModelLoadFailed(f"model.toml: [{role}.{spec.name}] {key}: wanted {wanted}, as the model has it, got {declared}")
+def _declared_spec(role: str, spec: TensorSpec, config: InputConfig | OutputConfig, *, has_batch: bool) -> TensorSpec:
+    """As the model has it; a size that is variable in the model, other than the batch, may be declared as one number."""
+    where = f"model.toml: [{role}.{spec.name}]"
+    if config.datatype is not None and config.datatype != spec.datatype:
+        raise ModelLoadFailed(f"{where} datatype: wanted {spec.datatype}, as the model has it, got {config.datatype}")
+    names = _dimension_names(role, spec, config)
+    if config.shape is None:
+        return replace(spec, description=config.description, dimension_names=names)
+    pairs = list(zip(spec.shape, config.shape, strict=False))
+    is_narrower = all(own in (-1, declared) for own, declared in pairs[has_batch:])
+    if len(spec.shape) != len(config.shape) or (has_batch and pairs[0] != (-1, -1)) or not is_narrower:
+        raise ModelLoadFailed(f"{where} shape: wanted {list(spec.shape)}, as the model has it, got {list(config.shape)}")
+    return replace(spec, shape=config.shape, description=config.description, dimension_names=names)
 
 
-def _input_spec(spec: TensorSpec, config: InputConfig) -> TensorSpec:
-    _check_declared("input", spec, config)
-    return replace(spec, description=config.description, dimension_names=_dimension_names("input", spec, config))
+def _input_spec(spec: TensorSpec, config: InputConfig, *, has_batch: bool) -> TensorSpec:
+    if config.optional and not spec.optional:
+        raise ModelLoadFailed(f"model.toml: [input.{spec.name}] optional: wanted an input that the model has a default for")
+    return _declared_spec("input", spec, config, has_batch=has_batch)
 
 
-def _output_spec(spec: TensorSpec, config: OutputConfig, model_directory: Path) -> TensorSpec:
-    _check_declared("output", spec, config)
-    names = _dimension_names("output", spec, config)
-    labelled = replace(spec, description=config.description, dimension_names=names, labels=_labels(config, model_directory))
+def _output_spec(spec: TensorSpec, config: OutputConfig, model_directory: Path, *, has_batch: bool) -> TensorSpec:
+    declared = _declared_spec("output", spec, config, has_batch=has_batch)
+    labelled = replace(declared, labels=_labels(config, model_directory))
     if labelled.labels:
         from core_grpc.processing.labels import check_labels  # noqa: PLC0415 (see _preprocessing)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from core_grpc.backends import BACKENDS
 from core_grpc.errors import ModelLoadFailed, NotFound, quoted
-from core_grpc.models.model_config import CONFIG_FILE, ModelConfig, model_config_from_file
+from core_grpc.models.model_config import CONFIG_FILE, TRITON_FILE, ModelConfig, config_text, model_config_from_file
 from core_grpc.models.overrides import LoadOverride
 from core_grpc.pipelines.step import PIPELINE
 from core_grpc.settings import SettingsError
@@ -22,6 +22,7 @@ from core_grpc.settings import SettingsError
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 """Canonical, and within int64. `01` beside `1` would be two directories of one version."""
 _MAX_NAME = 200
+_ONNX = "onnxruntime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +92,38 @@ def _entries(root: Path, child: Path, override: LoadOverride | None = None) -> I
     try:
         _check_name(name)
         model_directory = _inside(root, child)
-        config = model_config_from_file(_inside(root, model_directory / CONFIG_FILE))
+        config = _config(root, name, model_directory)
         config = override.applied(config) if override else config
-        versions = _served_versions(model_directory, config)
     except ModelLoadFailed as error:
         yield RepositoryEntry(name, "", error.message)
+        return
+    try:
+        versions = _served_versions(model_directory, config)
+    except ModelLoadFailed as error:
+        yield RepositoryEntry(name, "", config.in_its_words(error.message))
         return
     for version in versions:
         try:
             directory = _inside(root, model_directory / version)
             backend = _backend(root, directory, config)
         except ModelLoadFailed as error:
-            yield RepositoryEntry(name, version, error.message)
+            yield RepositoryEntry(name, version, config.in_its_words(error.message))
         else:
             yield RepositoryEntry(name, version, "", model_directory, directory, backend, config)
+
+
+def _config(root: Path, name: str, model_directory: Path) -> ModelConfig:
+    """What model.toml says, or Triton's config.pbtxt where that is there."""
+    own, tritons = (_inside(root, model_directory / file) for file in (CONFIG_FILE, TRITON_FILE))
+    text = config_text(tritons, TRITON_FILE)
+    if text is None:
+        return model_config_from_file(own)
+    if own.exists():
+        raise ModelLoadFailed(f"{CONFIG_FILE} and {TRITON_FILE} are both there: wanted one of them")
+    # Protobuf is only wanted where such a file is.
+    from core_grpc.models.triton_config import model_config_from_pbtxt  # noqa: PLC0415
+
+    return model_config_from_pbtxt(name, text)
 
 
 def _check_name(name: str) -> None:
@@ -147,9 +166,13 @@ def _backend(root: Path, directory: Path, config: ModelConfig) -> str:
     if not backend:
         files = {entry.model_file: name for name, entry in BACKENDS.items() if entry.model_file}
         backend = next((name for file, name in files.items() if (directory / file).exists()), "")
+        if not backend and config.model_file.endswith(".onnx"):
+            backend = _ONNX
         if not backend:
             raise ModelLoadFailed(f"no model file: wanted {' or '.join(files)} in the version directory, or a backend in {CONFIG_FILE}")
-    if backend != PIPELINE and (model_file := BACKENDS[backend].model_file):
+    if config.model_file and backend != _ONNX:
+        raise ModelLoadFailed(f"{CONFIG_FILE} model_file: only a model of {_ONNX} has a choice, this one's backend is {backend}")
+    if backend != PIPELINE and (model_file := config.model_file or BACKENDS[backend].model_file):
         _inside(root, directory / model_file)
     for other in config.backend_options:
         if other != backend:

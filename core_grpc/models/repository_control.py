@@ -219,12 +219,14 @@ class RepositoryControl:
             else:
                 slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
         except GatewayError as error:
-            _fail(slot, error.message)
+            _fail(slot, entry.config.in_its_words(error.message))
         except Exception as error:  # noqa: BLE001 (a bug in one model's load must not keep the others from being served)
             _log.exception("model %s version %s: loading failed unexpectedly", entry.name, entry.version)
             _fail(slot, f"loading failed unexpectedly ({type(error).__name__})")
         else:
-            slot.lifecycle.to(ModelState.READY)
+            if notice := entry.config.notice:
+                _log.warning("model %s version %s: %s", entry.name, entry.version, notice)
+            slot.lifecycle.to(ModelState.READY, notice)
             spec, instances = slot.model.spec, instance_count(slot.model.config.instances)
             _log.info(
                 "model %s version %s is ready after %.2f s: %s, max_batch_size %d, %d instance%s",

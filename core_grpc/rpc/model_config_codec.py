@@ -18,6 +18,9 @@ from core_grpc.rpc.instance_group_codec import encode_instance_group
 from core_grpc.types import Datatype, ModelSpec, TensorSpec
 from protos.inference import model_config_pb2 as pb
 
+_WITHOUT_EFFECT = "tensorgate_fields_without_effect"
+"""The parameter that names what the model's config.pbtxt says and changes nothing."""
+
 DATA_TYPES: Mapping[Datatype, int] = {
     datatype: pb.DataType.Value(f"TYPE_{'STRING' if datatype is Datatype.BYTES else datatype.value}") for datatype in Datatype
 }
@@ -34,7 +37,7 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
         backend="" if is_pipeline else backend,
         version_policy=_version_policy(config),
         max_batch_size=spec.max_batch_size,
-        input=[_input(item, spec) for item in spec.inputs],
+        input=[_input(item, spec, config) for item in spec.inputs],
         output=[_output(item, spec, config) for item in spec.outputs],
         instance_group=() if is_pipeline else map(encode_instance_group, config.instances),
         default_model_filename=model.model_file,
@@ -51,6 +54,8 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
     for key, value in config.backend_options.get(backend, {}).items():
         if isinstance(value, str | int | float):
             message.parameters[key].string_value = str(value).lower() if isinstance(value, bool) else str(value)
+    if config.without_effect:
+        message.parameters[_WITHOUT_EFFECT].string_value = ", ".join(config.without_effect)
     return message
 
 
@@ -76,8 +81,11 @@ def _dims(item: TensorSpec, spec: ModelSpec) -> tuple[int, ...]:
     return item.shape[1:] if spec.max_batch_size else item.shape
 
 
-def _input(item: TensorSpec, spec: ModelSpec) -> pb.ModelInput:
-    return pb.ModelInput(name=item.name, data_type=_data_type(item), dims=_dims(item, spec), optional=item.optional)
+def _input(item: TensorSpec, spec: ModelSpec, config: ModelConfig) -> pb.ModelInput:
+    layout = config.inputs[item.name].layout if item.name in config.inputs else ""
+    return pb.ModelInput(
+        name=item.name, data_type=_data_type(item), format=f"FORMAT_{layout or 'NONE'}", dims=_dims(item, spec), optional=item.optional
+    )
 
 
 def _output(item: TensorSpec, spec: ModelSpec, config: ModelConfig) -> pb.ModelOutput:

@@ -122,7 +122,7 @@ class OnnxRuntimeBackend:
                 engine could not use.
         """
         threads = threads_from_options(source.options)
-        model_file = source.directory / MODEL_FILE
+        model_file = source.directory / (source.model_file or MODEL_FILE)
         _check_file(model_file)
         check_external_data(model_file)
         sessions = {placement: session_from_file(model_file, placement, threads) for placement in source.placements}
@@ -141,18 +141,18 @@ class OnnxRuntimeBackend:
 
 def _check_file(path: Path) -> None:
     if not path.exists():
-        raise ModelLoadFailed(f"{MODEL_FILE} is missing in the version directory")
+        raise ModelLoadFailed(f"{path.name} is missing in the version directory")
     if not path.is_file():
-        raise ModelLoadFailed(f"{MODEL_FILE}: wanted a file, got a directory or something else")
+        raise ModelLoadFailed(f"{path.name}: wanted a file, got a directory or something else")
     try:
         with path.open("rb") as file:
             start = file.read(64)
     except OSError as error:
-        raise ModelLoadFailed(f"{MODEL_FILE} cannot be read: {error.strerror}") from None
+        raise ModelLoadFailed(f"{path.name} cannot be read: {error.strerror}") from None
     if not start:
-        raise ModelLoadFailed(f"{MODEL_FILE} is empty (0 bytes)")
+        raise ModelLoadFailed(f"{path.name} is empty (0 bytes)")
     if start.startswith(b"version https://git-lfs"):
-        raise ModelLoadFailed(f"{MODEL_FILE} is a Git LFS pointer, not the model: run `git lfs pull` in the repository it came from")
+        raise ModelLoadFailed(f"{path.name} is a Git LFS pointer, not the model: run `git lfs pull` in the repository it came from")
 
 
 def _spec(node: Any, role: str, *, is_optional: bool = False) -> TensorSpec:

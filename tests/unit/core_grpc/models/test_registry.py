@@ -201,7 +201,9 @@ async def test_a_derived_output_stands_in_for_a_source_without_a_table(tmp_path:
         ("[output.Z]", r"\[output.Z\]: the model has no such output; it has 'Y'"),
         ('[input.X]\ndatatype = "FP32"', r"\[input.X\]: datatype and shape go together"),
         ('[input.X]\ndatatype = "INT8"\nshape = [-1, -1]', r"\[input.X\] datatype: wanted FP32, as the model has it, got INT8"),
-        ('[input.X]\ndatatype = "FP32"\nshape = [-1, 5]', r"\[input.X\] shape: wanted \[-1, -1\], as the model has it, got \[-1, 5\]"),
+        ('[input.X]\ndatatype = "FP32"\nshape = [-1]', r"\[input.X\] shape: wanted \[-1, -1\], as the model has it, got \[-1\]"),
+        ('[input.X]\ndatatype = "FP32"\nshape = [2, 5]', r"\[input.X\] shape: wanted \[-1, -1\], as the model has it, got \[2, 5\]"),
+        ('[input.X]\ndatatype = "FP32"\nshape = [-1, -1]\noptional = true', r"\[input.X\] optional: wanted an input that the model has"),
         ('[output.P]\nfrom = "Z"\napply = "softmax"', r"\[output.P\] from: wanted one of Y, got 'Z'"),
         ('[output.Y]\nfrom = "Y"\napply = "softmax"', r"\[output.Y\] from: the model has this output itself"),
         ('[output.P]\nfrom = "Y"\napply = "magic"', "magic"),
@@ -215,6 +217,13 @@ async def test_model_toml_that_contradicts_the_model(tmp_path: Path, config: str
     async with serving(tmp_path) as registry:
         with pytest.raises(ModelNotReady, match=reason):
             registry.find(name)
+
+
+async def test_a_variable_size_may_be_declared_as_one_number(tmp_path: Path) -> None:
+    name = fixtures.write_id(tmp_path, FP32, '[input.X]\ndatatype = "FP32"\nshape = [-1, 5]')
+    async with serving(tmp_path) as registry:
+        assert registry.find(name).spec.inputs[0].shape == (-1, 5)
+        assert registry.find(name).spec.outputs[0].shape == (-1, -1)
 
 
 async def test_batch_size_for_a_model_without_a_batch_dimension(tmp_path: Path) -> None:
