@@ -1,0 +1,59 @@
+"""Asks a server that serves tests/support/triton_repository.py, and prints what it got as JSON. Arguments: the server's address."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import Future
+
+import numpy as np
+import tritonclient.grpc as triton
+
+
+def tensor(name: str, array: np.ndarray, datatype: str) -> triton.InferInput:
+    item = triton.InferInput(name, list(array.shape), datatype)
+    item.set_data_from_numpy(array)
+    return item
+
+
+def simple(client: triton.InferenceServerClient) -> dict[str, object]:
+    """Four requests at once, which fill a preferred batch."""
+    config = client.get_model_config("simple", as_json=True)["config"]
+    metadata = client.get_model_metadata("simple")
+    a = np.arange(16, dtype=np.int32).reshape(1, 16)
+    pending = [Future() for _ in range(4)]
+    for number, future in enumerate(pending):
+        inputs = [tensor("INPUT0", a, "INT32"), tensor("INPUT1", a + number, "INT32")]
+        client.async_infer("simple", inputs, lambda result, error, future=future: future.set_result(result or error))
+    answers = [future.result(20) for future in pending]
+    top = client.infer(
+        "simple",
+        [tensor("INPUT0", a, "INT32"), tensor("INPUT1", a, "INT32")],
+        outputs=[triton.InferRequestedOutput("OUTPUT0", class_count=1)],
+    )
+    statistics = client.get_inference_statistics("simple", "3").model_stats[0]
+    return {
+        "platform": metadata.platform,
+        "versions": list(metadata.versions),
+        "shapes": [list(item.shape) for item in (*metadata.inputs, *metadata.outputs)],
+        "max_batch_size": config["max_batch_size"],
+        "dims": [item["dims"] for item in config["input"]],
+        "policy": config["version_policy"],
+        "file": config["default_model_filename"],
+        "instances": sum(group.get("count", 1) for group in config["instance_group"]),
+        "delay_us": config["dynamic_batching"]["max_queue_delay_microseconds"],
+        "without_effect": config["parameters"]["tensorgate_fields_without_effect"]["string_value"],
+        "sums": [answer.as_numpy("OUTPUT0")[0].tolist() == (2 * a[0] + number).tolist() for number, answer in enumerate(answers)],
+        "differences": [answer.as_numpy("OUTPUT1")[0, 0].item() for answer in answers],
+        "top": top.as_numpy("OUTPUT0")[0, 0].decode(),
+        "batched": statistics.execution_count < statistics.inference_count,
+    }
+
+
+def main(address: str) -> None:
+    client = triton.InferenceServerClient(address)
+    index = {item["name"]: item.get("reason", "") for item in client.get_model_repository_index(as_json=True)["models"]}
+    print(json.dumps({"index": index, "simple": simple(client)}))
+
+
+main(*sys.argv[1:])

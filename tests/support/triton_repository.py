@@ -1,0 +1,67 @@
+"""A model repository as Triton's documents and quality assurance write one: ONNX models, config.pbtxt, and nothing of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import helper
+
+from core_grpc.types import Datatype
+from tests.support.models import onnx_model, write_onnx
+
+SIMPLE = """
+name: "simple"
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+input [
+  {
+    name: "INPUT0"
+    data_type: TYPE_INT32
+    dims: [ 16 ]
+  },
+  {
+    name: "INPUT1"
+    data_type: TYPE_INT32
+    dims: [ 16 ]
+  }
+]
+output [
+  {
+    name: "OUTPUT0"
+    data_type: TYPE_INT32
+    dims: [ 16 ]
+    label_filename: "output0_labels.txt"
+  },
+  {
+    name: "OUTPUT1"
+    data_type: TYPE_INT32
+    dims: [ 16 ]
+  }
+]
+instance_group [
+  {
+    kind: KIND_CPU
+    count: 2
+  }
+]
+version_policy: { latest { num_versions: 2 } }
+dynamic_batching {
+  preferred_batch_size: [ 4, 8 ]
+  max_queue_delay_microseconds: 20000
+}
+optimization { execution_accelerators { cpu_execution_accelerator : [ { name : "openvino" } ] } }
+"""
+
+
+def write_simple(repository: Path) -> None:
+    """``simple``: INPUT0, INPUT1 INT32 [16] -> OUTPUT0 sum, OUTPUT1 difference; versions 1 to 3, and a file name of its own."""
+    shape = (Datatype.INT32, ("batch", 16))
+    nodes = [helper.make_node(op, ["INPUT0", "INPUT1"], [out]) for op, out in (("Add", "OUTPUT0"), ("Sub", "OUTPUT1"))]
+    model = onnx_model(nodes, {"INPUT0": shape, "INPUT1": shape}, {"OUTPUT0": shape, "OUTPUT1": shape})
+    for version in ("1", "2", "3"):
+        directory = write_onnx(repository, "simple", model, version=version)
+        (directory / "model.onnx").rename(directory / "add_sub.onnx")
+    text = SIMPLE + 'default_model_filename: "add_sub.onnx"\n'
+    (repository / "simple" / "config.pbtxt").write_text(text, encoding="utf-8")
+    labels = "\n".join(f"label {number}" for number in range(16))
+    (repository / "simple" / "output0_labels.txt").write_text(labels, encoding="utf-8")
