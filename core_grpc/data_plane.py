@@ -231,7 +231,7 @@ class DataPlane:
             raise
         finally:
             model.users -= 1
-        model.statistics.succeeded(prepared.rows, prepared.preprocess_s, execution.queue_s, execution.compute_s)
+        model.statistics.answered(prepared.rows, prepared.preprocess_s, execution)
         if self._tracer.is_on:
             self._trace(request, model.spec, began, prepared.preprocess_s, execution)
         return _response(model, request, prepared, execution)
@@ -335,13 +335,10 @@ class DataPlane:
     def _trace(self, request: InferRequest, spec: ModelSpec, began: float, preprocess_s: float, execution: Execution) -> None:
         queued = began + preprocess_s
         computing = queued + execution.queue_s
-        moments = {
-            "REQUEST_START": began,
-            "QUEUE_START": queued,
-            "COMPUTE_START": computing,
-            "COMPUTE_END": computing + execution.compute_s,
-            "REQUEST_END": time.monotonic(),
-        }
+        moments = {"REQUEST_START": began, "QUEUE_START": queued}
+        if execution.batch_rows:
+            moments |= {"COMPUTE_START": computing, "COMPUTE_END": computing + execution.compute_s}
+        moments["REQUEST_END"] = time.monotonic()
         self._tracer.record(spec.name, spec.version, request.id, moments)
 
     def _accepting_model(self, request: InferRequest) -> Model:

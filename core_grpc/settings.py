@@ -86,6 +86,8 @@ class ModelsSettings:
     """Rows that may wait for one model. More are refused at once with RESOURCE_EXHAUSTED."""
     max_queue_bytes: int = bounded(1 << 30, 1, 1 << 50)
     """Bytes of input that may wait for one model. More are refused at once with RESOURCE_EXHAUSTED."""
+    response_cache_bytes: int = bounded(64 << 20, 0, 1 << 50)
+    """Bytes of answers that are kept for the models that ask for it (`[response_cache]` in model.toml), all together. 0 turns it off."""
     intra_op_threads: int = bounded(0, 0, 1024)
     """Threads that one ONNX Runtime session uses for one operator. 0: one for each core."""
 

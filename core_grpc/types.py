@@ -130,7 +130,7 @@ class Timing(NamedTuple):
     queue_s: float
     compute_s: float
     batch_rows: int
-    """Rows of the batch that the request was part of."""
+    """Rows of the batch that the request was part of; 0 where nothing ran, because the answer was in the response cache."""
 
 
 class InferResponse(NamedTuple):

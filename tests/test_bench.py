@@ -18,9 +18,10 @@ from tests.support.programs import ROOT
         (["bench.start", "--rounds", "1"], ["ready after", "MB PSS"]),
         (["bench.streams", "--scale", "0.02"], ["ModelStreamInfer", "Converse", "Watch by gRPC-Web", "No answer was lost"]),
         (["bench.doors", "--rounds", "1", "--scale", "0.02"], ["gRPC in Envoy / grpc.aio", "v2 binary / gRPC", "node CPU", "v1 JSON"]),
+        (["bench.response_cache", "--rounds", "20"], ["identity 64 B", "demo classifier", "hit / no cache"]),
         (["bench.python_backend", "--rounds", "20"], ["64 B", "600 KB", "of identity"]),
     ],
-    ids=["start", "streams", "doors", "python_backend"],
+    ids=["start", "streams", "doors", "response_cache", "python_backend"],
 )
 def test_benchmarks_run(arguments: list[str], printed: list[str]) -> None:
     finished = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)

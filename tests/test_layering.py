@@ -105,6 +105,8 @@ BANNED: tuple[tuple[str, str, str], ...] = (
     ("core_grpc.scheduler.fair_share", "time", "it is given the time and returns decisions"),
     ("core_grpc.scheduler.resources", "asyncio", "it returns decisions"),
     ("core_grpc.scheduler.resources", "time", "turns are counted, not timed"),
+    ("core_grpc.scheduler.cache", "asyncio", "the cache's order and bounds are pure"),
+    ("core_grpc.scheduler.cache", "time", "the cache's order and bounds are pure"),
     ("core_grpc.scheduler.batch", "asyncio", "stacking runs on an instance's thread"),
     ("core_grpc.backends.onnxruntime", "asyncio", "backends are synchronous; the instance worker gives them their thread"),
     ("core_grpc.backends.tensorrt", "asyncio", "backends are synchronous; the instance worker gives them their thread"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
@@ -54,7 +55,8 @@ class BatchedModel(Model):
         if not most:
             rows = 1
         elif rows > most:
-            return infer_in_parts(self.infer, inputs, rows, most, self._most_parts_at_once, request)
+            # Not self.infer: a response cache in front of it keeps the whole answer, not the parts.
+            return infer_in_parts(partial(BatchedModel.infer, self), inputs, rows, most, self._most_parts_at_once, request)
         group, nbytes = self._group_of(inputs, request), self._nbytes_of(inputs)
         if request is None:
             return self._dispatcher.infer(inputs, rows, nbytes, group, None, None)

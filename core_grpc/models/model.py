@@ -10,6 +10,7 @@ from core_grpc.backends import BACKENDS
 from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.model_spec import DeclaredModel
+from core_grpc.models.response_cache import ModelCache, ResponseCache
 from core_grpc.models.statistics import ModelStatistics
 from core_grpc.pipelines.step import PIPELINE
 from core_grpc.scheduler.dispatcher import Execution
@@ -42,6 +43,7 @@ class Model(ABC):
         self.statistics = ModelStatistics()
         self.users = 0
         """Requests that have this model in hand, from the moment they found it."""
+        self._cache: ModelCache | None = None
 
     @abstractmethod
     def infer(self, inputs: Mapping[str, Array], rows: int, request: InferRequest | None = None) -> Coroutine[Any, Any, Execution]:
@@ -69,8 +71,17 @@ class Model(ABC):
     async def drain(self) -> None:
         """Waits until nothing is pending or executing."""
 
+    def use_cache(self, cache: ResponseCache) -> None:
+        """From now on ``infer`` asks the response cache first."""
+        # Python code sees the request's parameters; other engines see arrays only.
+        self._cache = cache.for_model(self.infer, self.statistics, parameters_matter=self.backend == "python")
+        # Decided here, once: a model without a cache pays nothing for those that have one.
+        self.infer = self._cache.infer  # type: ignore[method-assign]
+
     async def close(self) -> None:
         """Refuses new work, fails what is pending, finishes what is executing, and frees the engine; idempotent."""
+        if self._cache:
+            self._cache.close()
         if self.lifecycle.state is ModelState.READY:
             self.lifecycle.to(ModelState.UNLOADING)
         await self._close()

@@ -118,6 +118,8 @@ class ModelConfig:
     sequence: SequenceConfig | None = None
     steps: tuple[Step, ...] = ()
     """Of a pipeline."""
+    response_cache: bool = False
+    """Whether answers are kept and given again to requests with the same content."""
 
     @property
     def notice(self) -> str:
@@ -199,6 +201,7 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         outputs={name: _output(table) for name, table in top.table("output").tables()},
         sequence=_sequence(top.table("sequence")) if "sequence" in top else None,
         steps=read_steps(top),
+        response_cache=_response_cache(top.table("response_cache")),
     )
     warmup.finish()
     top.finish()
@@ -245,6 +248,12 @@ def _input(table: ConfigTable) -> InputConfig:
     )
     table.finish()
     return config
+
+
+def _response_cache(table: ConfigTable) -> bool:
+    is_enabled = table.flag("enable")
+    table.finish()
+    return is_enabled
 
 
 def _sequence(table: ConfigTable) -> SequenceConfig:

@@ -96,12 +96,27 @@ def declare_model(
         decoupled=isinstance(loaded, LoadedDecoupledModel),
         splits_requests=config.batching.split_large_requests,
     )
+    _check_response_cache(config, spec)
     sequences = None
     public = spec
     if config.sequence:
         sequences = SequenceControls(entry.name, config.sequence, inputs, has_batch_dimension=max_batch_size > 0)
         public = replace(spec, inputs=tuple(item for item in spec.inputs if item.name not in sequences.names))
     return DeclaredModel(public, preprocessing, derived, config, entry.backend, spec, sequences, form)
+
+
+def _check_response_cache(config: ModelConfig, spec: ModelSpec) -> None:
+    if not config.response_cache:
+        return
+    kinds = (
+        (config.sequence, "a model of sequences: its answers depend on the requests before"),
+        (spec.decoupled, "a decoupled model: it streams"),
+        (config.batching.preserve_ordering, "a model that preserves the order of its requests: kept answers would overtake"),
+        (config.steps, "a pipeline, whose steps' models come and go without it: give them one"),
+    )
+    for is_one, kind in kinds:
+        if is_one:
+            raise ModelLoadFailed(f"model.toml: [response_cache] enable: wanted false for {kind}, got true")
 
 
 def _check_names(role: str, declared: Mapping[str, object], specs: Sequence[TensorSpec]) -> None:

@@ -111,7 +111,7 @@ class PipelineSteps:
         of_step = request._replace(model_name=spec.name, model_version=spec.version, inputs=tensors, outputs=(), pipeline=self._name)
         arrays = model.sequences.added(inputs, rows, of_step) if model.sequences else inputs
         execution = await model.infer(arrays, rows, of_step)
-        model.statistics.succeeded(rows, 0.0, execution.queue_s, execution.compute_s)
+        model.statistics.answered(rows, 0.0, execution)
         return execution
 
 

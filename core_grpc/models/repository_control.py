@@ -25,6 +25,7 @@ from core_grpc.models.pipeline_loading import answers, load_pipeline, models_to_
 from core_grpc.models.placement import instance_count
 from core_grpc.models.registry import NOT_LOADED, UNLOADED, Registry, Slot
 from core_grpc.models.repository import RepositoryEntry, scan_model, scan_repository
+from core_grpc.models.response_cache import ResponseCache
 from core_grpc.models.start_list import start_list
 from core_grpc.models.turns import Turns
 from core_grpc.pipelines.step import PIPELINE
@@ -54,6 +55,7 @@ class RepositoryControl:
         """Loads and unloads of one model come one after the other; those of different models do not wait for each other."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._cache = ResponseCache(settings.response_cache_bytes)
 
     async def load_all(self) -> None:
         """Loads the models that the setting models.load names, and those that pipelines among them need, several at a time.
@@ -218,6 +220,8 @@ class RepositoryControl:
                 slot.model = await load_pipeline(entry, self._settings, slot.lifecycle, pool, self._registry)
             else:
                 slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
+            if entry.config.response_cache and self._settings.response_cache_bytes:
+                slot.model.use_cache(self._cache)
         except GatewayError as error:
             _fail(slot, entry.config.in_its_words(error.message))
         except Exception as error:  # noqa: BLE001 (a bug in one model's load must not keep the others from being served)

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from core_grpc.scheduler.dispatcher import Execution
+
 _NS = 1_000_000_000
 _MOST_RESPONSES = 1000
 """Answers of one request that are counted each by its index. Beyond, a stream could grow the counters without end."""
@@ -51,11 +53,14 @@ class ModelStatistics:
     """The counters of one model version. Belongs to the event loop.
 
     ``success``, ``fail``, ``queue``, ``compute_input`` and ``compute_infer`` count requests; a request of a batch has the batch's whole
-    compute time. ``compute_input`` is preprocessing; copying rows into and out of batches is part of ``compute_infer``.
+    compute time. ``compute_input`` is preprocessing; copying rows into and out of batches is part of ``compute_infer``. A request
+    that the response cache answered counts in ``success`` and ``queue``, and nowhere in what the engine did.
     """
 
     __slots__ = (
         "batches",
+        "cache_hit",
+        "cache_miss",
         "compute_infer",
         "compute_input",
         "execution_count",
@@ -73,8 +78,12 @@ class ModelStatistics:
         self.queue = Duration()
         self.compute_input = Duration()
         self.compute_infer = Duration()
+        self.cache_hit = Duration()
+        """Requests that the response cache answered, and the time until the answer was found."""
+        self.cache_miss = Duration()
+        """Requests that it did not, and the time that looking and keeping the answer took."""
         self.inference_count = 0
-        """Rows of the requests that succeeded."""
+        """Rows of the requests that ran and succeeded."""
         self.execution_count = 0
         """Runs of the engine."""
         self.last_inference_ms = 0
@@ -92,8 +101,17 @@ class ModelStatistics:
             batch = self.batches[rows] = Duration()
         batch.add(compute_s)
 
+    def answered(self, rows: int, preprocess_s: float, execution: Execution) -> None:
+        """A request has its answer, from the engine or from the response cache."""
+        if execution.batch_rows:
+            self.succeeded(rows, preprocess_s, execution.queue_s, execution.compute_s)
+            return
+        self.last_inference_ms = int(time.time() * 1000)
+        self.success.add(preprocess_s + execution.queue_s)
+        self.queue.add(execution.queue_s)
+
     def succeeded(self, rows: int, preprocess_s: float, queue_s: float, compute_s: float) -> None:
-        """A request has its answer."""
+        """A request has its answer from the engine."""
         self.inference_count += rows
         self.last_inference_ms = int(time.time() * 1000)
         self.success.add(preprocess_s + queue_s + compute_s)

@@ -46,6 +46,7 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
             output_pinned_memory=pb.ModelOptimizationPolicy.PinnedMemoryBuffer(),
         ),
         model_transaction_policy=pb.ModelTransactionPolicy(decoupled=spec.decoupled),
+        response_cache=pb.ModelResponseCache(enable=True) if config.response_cache else None,
     )
     if is_pipeline:
         message.ensemble_scheduling.step.extend(map(_step, config.steps))

@@ -29,8 +29,8 @@ def _encode(spec: ModelSpec, statistics: ModelStatistics) -> pb.ModelStatistics:
             compute_infer=_duration(statistics.compute_infer),
             # Cutting the batch and encoding are not measured apart: counted, with no time.
             compute_output=pb.StatisticDuration(count=statistics.compute_infer.count),
-            cache_hit=pb.StatisticDuration(),
-            cache_miss=pb.StatisticDuration(),
+            cache_hit=_duration(statistics.cache_hit),
+            cache_miss=_duration(statistics.cache_miss),
         ),
     )
     for rows, duration in sorted(statistics.batches.items()):

@@ -37,7 +37,7 @@ class Execution(NamedTuple):
     compute_s: float
     """From then until the outputs were there, on the instance's thread."""
     batch_rows: int
-    """Rows of the batch that the request was part of."""
+    """Rows of the batch that the request was part of; 0 where nothing ran, because the answer was in the response cache."""
 
 
 class BatchResult(NamedTuple):
