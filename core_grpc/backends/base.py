@@ -82,8 +82,9 @@ class ModelInstance(Protocol):
     def execute(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Runs once and blocks until it is done.
 
-        Every array has the full shape of its spec, the batch dimension first where the model has one. The returned arrays
-        belong to the caller (they are not overwritten by the next call) and are C-contiguous, with the dtypes of the specs.
+        Every array has the full shape of its spec, the batch dimension first where the model has one, and is good until this returns.
+        The returned arrays belong to the caller (they are not overwritten by the next call) and are C-contiguous, with the dtypes of the
+        specs. One may be an input, or a view of one.
 
         Raises:
             BackendFailed: the engine failed; the text is fit for the caller.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from core_grpc.backends.base import ModelInstance, ModelRequest, RequestInstance
 from core_grpc.errors import GatewayError
-from core_grpc.scheduler.batch import parts_of, stack
+from core_grpc.scheduler.batch import parts_of
+from core_grpc.scheduler.batch_buffers import BatchBuffers
 from core_grpc.scheduler.padding import BatchForm
 from core_grpc.types import Array
 
@@ -33,10 +34,11 @@ class _StackingInstance:
     def __init__(self, inner: ModelInstance, has_batch_dimension: bool) -> None:
         self._inner = inner
         self._has_batch_dimension = has_batch_dimension
+        self._buffers = BatchBuffers()
 
     def execute_requests(self, requests: Sequence[ModelRequest]) -> Sequence[Mapping[str, Array] | GatewayError]:
         members = [request.inputs for request in requests]
-        outputs = self._inner.execute(stack(members))
+        outputs = self._buffers.owned(self._inner.execute(self._buffers.stack(members)))
         if not self._has_batch_dimension:
             return [outputs]
         return parts_of(outputs, [next(iter(member.values())).shape[0] for member in members])
@@ -49,10 +51,12 @@ class _FilledInstance:
     def __init__(self, inner: ModelInstance, form: BatchForm) -> None:
         self._inner = inner
         self._form = form
+        self._buffers = BatchBuffers()
 
     def execute_requests(self, requests: Sequence[ModelRequest]) -> Sequence[Mapping[str, Array] | GatewayError]:
         members = [request.inputs for request in requests]
-        return self._form.parts(self._inner.execute(self._form.stack(members)), members)
+        outputs = self._buffers.owned(self._inner.execute(self._form.stack(members, self._buffers)))
+        return self._form.parts(outputs, members)
 
     def close(self) -> None:
         self._inner.close()

@@ -1,30 +1,11 @@
-"""Requests to a batch and back: inputs are stacked along the first axis, outputs are cut into views of the members' rows.
-
-Pure numpy. A batch of one request is that request's arrays, untouched.
-"""
+"""From a batch back to its requests: outputs are cut into views of the members' rows. Pure numpy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from core_grpc.errors import BackendFailed
 from core_grpc.types import Array
-
-
-def stack(members: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
-    """The members' inputs one under the other, ``[rows of the batch, …]`` for each name; BYTES (object arrays) as well.
-
-    The members have the same names, and the same dtype and shape beyond the first dimension.
-
-    Raises:
-        TypeError, ValueError: they have not.
-    """
-    if len(members) == 1:
-        return members[0]
-    # casting="no": two dtypes in one batch would be a silent cast.
-    return {name: np.concatenate([member[name] for member in members], casting="no") for name in members[0]}
 
 
 def parts_of(outputs: Mapping[str, Array], rows: Sequence[int]) -> Sequence[Mapping[str, Array] | BackendFailed]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from core_grpc.errors import BackendFailed, InvalidArgument
-from core_grpc.scheduler.batch import parts_of, stack
+from core_grpc.scheduler.batch import parts_of
+from core_grpc.scheduler.batch_buffers import BatchBuffers
 from core_grpc.types import Array
 
 
@@ -46,24 +47,15 @@ class BatchForm:
         """Whether nothing is ever filled in."""
         return not (self.padding or self.allowed_batch_sizes)
 
-    def stack(self, members: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
-        """The members' inputs as one batch, ``[rows, …]`` for each name.
+    def stack(self, members: Sequence[Mapping[str, Array]], buffers: BatchBuffers) -> Mapping[str, Array]:
+        """The members' inputs as one batch, ``[rows, …]`` for each name, good until the next batch.
 
         Raises:
             InvalidArgument: a member is larger than the largest of the ``sizes``.
             TypeError, ValueError: members that cannot be stacked.
         """
-        rows = sum(_rows(member) for member in members)
-        filled = self._allowed(rows) - rows
-        if not self.padding:
-            return {name: _with_rows(array, filled) for name, array in stack(members).items()}
-        plain = stack([{name: array for name, array in member.items() if name not in self.padding} for member in members])
-        padded = {
-            name: _padded(name, padding, [member[name] for member in members])
-            for name, padding in self.padding.items()
-            if name in members[0]
-        }
-        return {name: _with_rows(padded[name] if name in padded else plain[name], filled) for name in members[0]}
+        rows = self._allowed(sum(_rows(member) for member in members))
+        return {name: self._filled(name, [member[name] for member in members], rows, buffers) for name in members[0]}
 
     def parts(self, outputs: Mapping[str, Array], members: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array] | BackendFailed]:
         """Each member's own part of the outputs; the error for every member where they cannot be cut."""
@@ -77,6 +69,25 @@ class BatchForm:
     def _allowed(self, rows: int) -> int:
         sizes = self.allowed_batch_sizes
         return sizes[bisect_left(sizes, rows)] if sizes and rows <= sizes[-1] else rows
+
+    def _filled(self, name: str, arrays: Sequence[Array], rows: int, buffers: BatchBuffers) -> Array:
+        first, padding = arrays[0], self.padding.get(name)
+        shape = (rows, *(_padded_shape(name, padding, arrays) if padding else first.shape[1:]))
+        if len(arrays) == 1 and first.shape == shape:
+            return first
+        whole = buffers.array(name, shape, first.dtype)
+        start = 0
+        for array in arrays:
+            stop = start + array.shape[0]
+            if array.shape[1:] == shape[1:]:
+                np.copyto(whole[start:stop], array, casting="no")
+            else:
+                whole[start:stop] = padding.value if padding else 0
+                np.copyto(whole[(slice(start, stop), *(slice(0, size) for size in array.shape[1:]))], array, casting="no")
+            start = stop
+        # Copies of the last row: the engine has to take them as it takes that one.
+        whole[start:] = whole[start - 1]
+        return whole
 
     def _cut(self, part: Mapping[str, Array], member: Mapping[str, Array]) -> Mapping[str, Array]:
         sizes = {
@@ -93,25 +104,11 @@ def _rows(member: Mapping[str, Array]) -> int:
     return int(next(iter(member.values())).shape[0])
 
 
-def _with_rows(array: Array, count: int) -> Array:
-    """``count`` more rows: copies of the last, which the engine has to take as it takes that one."""
-    return np.concatenate([array, np.repeat(array[-1:], count, axis=0)]) if count else array
-
-
-def _padded(name: str, padding: InputPadding, arrays: Sequence[Array]) -> Array:
+def _padded_shape(name: str, padding: InputPadding, arrays: Sequence[Array]) -> Sequence[int]:
     shape = [max(sizes) for sizes in zip(*(array.shape[1:] for array in arrays), strict=True)]
     for axis in padding.axes:
         shape[axis - 1] = _padded_size(name, axis, padding.sizes, shape[axis - 1])
-    if all(list(array.shape[1:]) == shape for array in arrays):
-        return np.concatenate(arrays, casting="no") if len(arrays) > 1 else arrays[0]
-    total = sum(array.shape[0] for array in arrays)
-    whole = np.full((total, *shape), padding.value, dtype=arrays[0].dtype)
-    start = 0
-    for array in arrays:
-        stop = start + array.shape[0]
-        whole[(slice(start, stop), *(slice(0, size) for size in array.shape[1:]))] = array
-        start = stop
-    return whole
+    return shape
 
 
 def _padded_size(name: str, axis: int, sizes: Sequence[int], size: int) -> int:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from core_grpc.errors import BackendFailed
-from core_grpc.scheduler.batch import parts_of, stack
+from core_grpc.scheduler.batch import parts_of
+from core_grpc.scheduler.batch_buffers import BatchBuffers
 from core_grpc.scheduler.dispatcher import BatchResult, Member
 
 
@@ -23,7 +24,7 @@ class HeldEngine:
             self.go.set()
 
     async def execute(self, batch: Sequence[Member]) -> BatchResult:
-        values = stack([member.inputs for member in batch])["X"]
+        values = BatchBuffers().stack([member.inputs for member in batch])["X"]
         self.batches.append(values[:, 0].tolist())
         self.started.set()
         await self.go.wait()

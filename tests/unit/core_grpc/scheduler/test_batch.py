@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_grpc.errors import BackendFailed
-from core_grpc.scheduler.batch import stack, unstack
+from core_grpc.scheduler.batch import unstack
+from core_grpc.scheduler.batch_buffers import BatchBuffers
 from core_grpc.types import Array, Datatype
 
 
@@ -30,7 +31,7 @@ def some_array(datatype: Datatype, shape: tuple[int, ...], seed: int) -> Array:
 )
 def test_unstack_is_the_inverse_of_stack(datatype: Datatype, rows: list[int], rest: list[int], seed: int) -> None:
     members = [{"A": some_array(datatype, (n, *rest), seed + i), "B": np.full((n,), i)} for i, n in enumerate(rows)]
-    batch = stack(members)
+    batch = BatchBuffers().stack(members)
     assert batch["A"].dtype == datatype.dtype
     parts = unstack(batch, rows)
     assert len(parts) == len(members)
@@ -41,8 +42,23 @@ def test_unstack_is_the_inverse_of_stack(datatype: Datatype, rows: list[int], re
 
 def test_one_request_is_not_copied() -> None:
     member = {"X": np.zeros((3, 2), dtype=np.float32)}
-    assert stack([member]) is member
+    assert BatchBuffers().stack([member]) is member
     assert unstack(member, [3])[0] is member
+
+
+def test_a_batch_lies_where_the_one_before_lay_and_answers_never_do() -> None:
+    buffers = BatchBuffers()
+    large = [{"X": np.full((2, 5000), value, np.float32)} for value in (1, 2)]
+    first = buffers.stack(large)["X"]
+    kept = buffers.owned({"same": first, "part": first[1:3], "other": first + 1})
+    second = buffers.stack([large[1], {"X": np.full((1, 5000), 7, np.float32)}])["X"]
+    assert np.shares_memory(first, second)
+    assert second[:, 0].tolist() == [2, 2, 7]
+    assert [kept[name][:, 0].tolist() for name in kept] == [[1, 1, 2, 2], [1, 2], [2, 2, 3, 3]]
+    wider = buffers.stack([{"X": np.full((3, 9000), value, np.int64)} for value in (3, 4)])["X"]
+    assert (wider.shape, wider.dtype.name, wider[:, 0].tolist()) == ((6, 9000), "int64", [3, 3, 3, 4, 4, 4])
+    lone = {"X": np.zeros((1, 5000), np.float32)}
+    assert buffers.owned(buffers.stack([lone]))["X"] is lone["X"]
 
 
 def test_parts_are_views() -> None:
@@ -52,9 +68,9 @@ def test_parts_are_views() -> None:
 
 def test_dtypes_are_never_cast_silently() -> None:
     with pytest.raises(TypeError):
-        stack([{"X": np.zeros((1, 2), np.float32)}, {"X": np.zeros((1, 2), np.int32)}])
+        BatchBuffers().stack([{"X": np.zeros((1, 2), np.float32)}, {"X": np.zeros((1, 2), np.int32)}])
     with pytest.raises(TypeError):
-        stack([{"X": np.zeros((1, 2), np.float32)}, {"X": np.zeros((1, 2), ml_dtypes.bfloat16)}])
+        BatchBuffers().stack([{"X": np.zeros((1, 2), np.float32)}, {"X": np.zeros((1, 2), ml_dtypes.bfloat16)}])
 
 
 @pytest.mark.parametrize("shape", [(), (1, 4), (4, 4)])

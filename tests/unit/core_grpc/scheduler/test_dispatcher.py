@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, InvalidArgument, ModelNotReady, QueueFull
-from core_grpc.scheduler.batch import parts_of, stack
+from core_grpc.scheduler.batch import parts_of
+from core_grpc.scheduler.batch_buffers import BatchBuffers
 from core_grpc.scheduler.dispatcher import BatchResult, Dispatcher, Execution, Member
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
 from tests.unit.core_grpc.scheduler.held_engine import HeldEngine, until
@@ -155,7 +156,7 @@ async def test_output_without_the_batch_dimension_fails_all_members() -> None:
     """BAT-11."""
 
     async def first_row_only(batch: Sequence[Member]) -> BatchResult:
-        outputs = {"Y": stack([member.inputs for member in batch])["X"][:1]}
+        outputs = {"Y": BatchBuffers().stack([member.inputs for member in batch])["X"][:1]}
         return BatchResult(parts_of(outputs, [member.rows for member in batch]), 0.0)
 
     dispatcher = Dispatcher(BatchingLimits(8, 0.0, 100, 1 << 20), [first_row_only])
