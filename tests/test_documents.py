@@ -82,7 +82,6 @@ def test_every_stop_of_the_walk_exists(file: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        ("core_grpc/scheduler/batch_buffers.py", "stack"),
         ("core_grpc/scheduler/batch.py", "unstack"),
         ("core_grpc/rpc/codec.py", "encode_infer_response"),
     ],
