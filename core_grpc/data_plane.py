@@ -22,7 +22,6 @@ from core_grpc.errors import (
     quoted,
 )
 from core_grpc.lifecycle import Lifecycle, ModelState, ServerState
-from core_grpc.models.decoupled_model import DecoupledModel
 from core_grpc.models.model import Execution, Model
 from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.overrides import LoadOverride
@@ -115,6 +114,7 @@ class DataPlane:
         self._tracer = tracer
         self._registry = registry
         self._control = control
+        self._on_demand = control.on_demand
         self._lifecycle = lifecycle
         self._settings = settings
         self._images = RequestImages(processing_pool, settings.limits.max_image_pixels)
@@ -138,14 +138,16 @@ class DataPlane:
         return not states or is_ready(state is ModelState.READY for state in states)
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a model version answers.
+        """Whether a model version answers, by itself or on demand.
 
         Raises:
             NotFound: no such model or version.
             InvalidArgument: the version is not a string of digits.
         """
         try:
-            self._registry.find(name, version).check_ready()
+            model = self._registry.known(name, version)
+            if model:
+                model.check_ready()
         except ModelNotReady:
             return False
         return self._lifecycle.state in (ServerState.SERVING, ServerState.STARTING)
@@ -155,13 +157,13 @@ class DataPlane:
         extensions = (*EXTENSIONS, *SHARED_MEMORY_EXTENSIONS) if self._settings.server.shared_memory else EXTENSIONS
         return ServerMetadata(self._settings.server.name, __version__, extensions)
 
-    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
+    async def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
         """A model's versions (all that are ready, or the one asked for), platform, inputs and outputs.
 
         Raises:
             NotFound, InvalidArgument, ModelNotReady: as ``model``.
         """
-        spec = self.spec(name, version)
+        spec = await self.spec(name, version)
         versions = (spec.version,) if version else tuple(self._registry.versions(name))
         return ModelMetadata(spec.name, versions, spec.platform, spec.inputs, spec.outputs)
 
@@ -177,39 +179,40 @@ class DataPlane:
         """Every model version of the repository with its state, by name and version."""
         return self._registry.entries()
 
-    def spec(self, name: str, version: str = "") -> ModelSpec:
-        """What a model version takes and gives.
+    async def spec(self, name: str, version: str = "", deadline: float | None = None) -> ModelSpec:
+        """What a model version takes and gives; waits where it is on demand and was never loaded, until ``deadline`` at the latest.
 
         Raises:
             NotFound: no such model or version.
             InvalidArgument: the version is not a string of digits.
             ModelNotReady: known, but it does not answer now; the text says why.
+            QueueFull, DeadlineExpired: too many wait for it, or it took too long.
         """
-        return self._registry.find(name, version).spec
+        return (await self._on_demand.known(name, version, deadline)).spec
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         """Whether a model version answers any number of times; false where there is none that could answer."""
         try:
-            return self._registry.find(name, version).spec.decoupled
+            model = self._registry.known(name, version)
         except GatewayError:
             return False
+        return model.spec.decoupled if model else self._registry.declares_decoupled(name, version)
 
-    def default_model(self) -> ModelSpec:
-        """The model of callers who name none: the setting ``default_model``, or the only one there is.
+    def default_model(self) -> str:
+        """The name of the model of callers who name none: the setting ``default_model``, or the only one there is.
 
         Raises:
             InvalidArgument: no setting, and not exactly one model.
-            NotFound, ModelNotReady: as ``spec``.
         """
         if name := self._settings.models.default_model:
-            return self.spec(name)
+            return name
         names = sorted({entry.name for entry in self._registry.entries()})
         if len(names) != 1:
             raise InvalidArgument(
                 f"no model is named, and the setting default_model is empty with {len(names)} models in the repository: "
                 "name one, or set TENSORGATE_MODELS_DEFAULT_MODEL"
             )
-        return self.spec(names[0])
+        return names[0]
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Runs one request.
@@ -220,8 +223,8 @@ class DataPlane:
             BackendFailed: the engine failed.
             Unsupported: the model is decoupled: it streams.
         """
-        model = self._accepting_model(request)
-        began = time.monotonic()
+        model = self._accepting_model(request) or await self._on_demand.known_for(request)
+        began = model.last_used = time.monotonic()
         model.users += 1
         try:
             prepared = await self._prepared(model, request)
@@ -244,8 +247,8 @@ class DataPlane:
         Raises:
             as ``infer``, save for Unsupported; answers given before stay given.
         """
-        model = self._accepting_model(request)
-        if not isinstance(model, DecoupledModel):
+        model = self._accepting_model(request) or await self._on_demand.known_for(request)
+        if not model.spec.decoupled:
             yield await self.infer(request)
             return
         with _using(model), watched_stream(model.statistics) as watch:
@@ -296,13 +299,13 @@ class DataPlane:
         if reason := _CONTROL_REFUSED.get(self._settings.models.control):
             raise ModelControlRefused(f"explicit model load / unload is not allowed{reason}")
 
-    def model_config(self, name: str, version: str = "") -> ConfiguredModel:
+    async def model_config(self, name: str, version: str = "") -> ConfiguredModel:
         """How a model version is configured.
 
         Raises:
             as ``spec``.
         """
-        model = self._registry.find(name, version)
+        model = await self._on_demand.known(name, version)
         return ConfiguredModel(model.spec, model.config, model.backend, model.model_file)
 
     def statistics(self, name: str = "", version: str = "") -> Sequence[tuple[ModelSpec, ModelStatistics]]:
@@ -341,10 +344,11 @@ class DataPlane:
         moments["REQUEST_END"] = time.monotonic()
         self._tracer.record(spec.name, spec.version, request.id, moments)
 
-    def _accepting_model(self, request: InferRequest) -> Model:
+    def _accepting_model(self, request: InferRequest) -> Model | None:
+        """None for a model that is on demand and was never loaded."""
         if not self._is_accepting:
             raise ServerDraining("the server is shutting down and takes no new work")
-        return self._registry.find(request.model_name, request.model_version)
+        return self._registry.known(request.model_name, request.model_version)
 
 
 def _wanted_outputs(model: Model, request: InferRequest) -> Iterable[str]:
@@ -368,6 +372,7 @@ def _with_classes(spec: ModelSpec, request: InferRequest, outputs: dict[str, Ten
 @contextmanager
 def _using(model: Model) -> Iterator[None]:
     model.users += 1
+    model.last_used = time.monotonic()
     try:
         yield
     finally:

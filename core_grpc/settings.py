@@ -78,6 +78,18 @@ class ModelsSettings:
     Where it does, changes are seen at once."""
     poll_settle_s: float = bounded(1.0, 0, 3600)
     """Control `poll`: for how long a model's files must not have changed before they are loaded, in seconds, so that a copy is complete."""
+    startup: str = one_of("all", "all", "on_demand")
+    """Whether the models of `load` are loaded at start (`all`, as far as the budget of max_resident_models and max_resident_bytes goes), or
+    each when the first request asks for it (`on_demand`; pinned models at start)."""
+    load_threads: int = bounded(4, 1, 256)
+    """How many models are loaded at the same time."""
+    max_resident_models: int = bounded(0, 0, 1_000_000)
+    """How many model versions are loaded at once. Beyond, the least recently used that have no work are unloaded, and come back when a
+    request asks for them. 0: no limit."""
+    max_resident_bytes: int = bounded(0, 0, 1 << 50)
+    """As max_resident_models, in bytes of memory on each device, which are estimated from the models' files. 0: no limit."""
+    pinned: str = ""
+    """Models that stay loaded whatever the budget says: names with commas between, beside those with `pinned = true` in model.toml."""
     default_model: str = ""
     """The model that `inference.ModelService` and the facade's `/predict` run. Empty takes the only one there is."""
     default_max_batch_size: int = bounded(8, 1, 65536)

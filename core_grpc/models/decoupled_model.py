@@ -42,6 +42,11 @@ class DecoupledModel(Model):
     def __repr__(self) -> str:
         return f"<DecoupledModel {self.spec.name} {self.spec.version} {self.lifecycle!r} {sum(self._open)} streams>"
 
+    @property
+    @override
+    def is_idle(self) -> bool:
+        return not (self.users or any(self._open))
+
     @override
     async def infer(self, inputs: Mapping[str, Array], rows: int, request: InferRequest | None = None) -> Execution:
         raise Unsupported(
@@ -49,19 +54,8 @@ class DecoupledModel(Model):
             "or generate_stream"
         )
 
+    @override
     async def stream(self, inputs: Mapping[str, Array], request: InferRequest) -> AsyncGenerator[Execution, None]:
-        """The answers to one request as they are made.
-
-        Closing the generator, or cancelling the task that waits for it, ends the request's work.
-
-        Args:
-            inputs: arrays that fit ``spec``, which nobody changes until this ends.
-            request: what they came with; its deadline is kept.
-
-        Raises:
-            QueueFull, DeadlineExpired, ModelNotReady, BackendFailed, InvalidArgument: as ``infer`` of other models; answers given before
-                stay given.
-        """
         if self._is_closed:
             raise ModelNotReady("the model is being unloaded")
         if sum(self._open) >= self._max_streams:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from core_grpc.backends import BACKENDS
+from core_grpc.errors import Unsupported
 from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.model_spec import DeclaredModel
@@ -25,7 +27,11 @@ __all__ = ["Execution", "Model"]
 class Model(ABC):
     """See the module's text. Belongs to the event loop."""
 
+    is_resident = True
+    """Whether it is loaded, and not only known."""
+
     def __init__(self, declared: DeclaredModel, lifecycle: Lifecycle[ModelState]) -> None:
+        self.declared = declared
         self.spec: ModelSpec = declared.spec
         self.lifecycle = lifecycle
         self.preprocessing: Mapping[str, ImagePreprocessing] = declared.preprocessing
@@ -44,6 +50,13 @@ class Model(ABC):
         self.users = 0
         """Requests that have this model in hand, from the moment they found it."""
         self._cache: ModelCache | None = None
+        self.last_used = time.monotonic()
+        """When a request last found it, or it was loaded."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody would miss it now: no request has it in hand, and it keeps nothing for one that is to come."""
+        return not self.users
 
     @abstractmethod
     def infer(self, inputs: Mapping[str, Array], rows: int, request: InferRequest | None = None) -> Coroutine[Any, Any, Execution]:
@@ -66,6 +79,21 @@ class Model(ABC):
         Raises:
             ModelNotReady: a model that it needs does not answer now; the text names it.
         """
+
+    def stream(self, inputs: Mapping[str, Array], request: InferRequest) -> AsyncGenerator[Execution, None]:  # noqa: ARG002
+        """The answers of a decoupled model to one request as they are made.
+
+        Closing the generator, or cancelling the task that waits for it, ends the request's work.
+
+        Args:
+            inputs: arrays that fit ``spec``, which nobody changes until this ends.
+            request: what they came with; its deadline is kept.
+
+        Raises:
+            QueueFull, DeadlineExpired, ModelNotReady, BackendFailed, InvalidArgument: as ``infer``; answers given before stay given.
+            Unsupported: the model is not decoupled.
+        """
+        raise Unsupported(f"model '{self.spec.name}' answers each request once: it does not stream")
 
     @abstractmethod
     async def drain(self) -> None:

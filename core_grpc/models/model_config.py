@@ -35,6 +35,7 @@ TRITON_FILE = "config.pbtxt"
 _LARGEST_FILE = 1 << 20
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _MAX_IDLE_MS = 86_400_000
+_MAX_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,10 @@ class ModelConfig:
     """Of a pipeline."""
     response_cache: bool = False
     """Whether answers are kept and given again to requests with the same content."""
+    pinned: bool = False
+    """Whether it stays loaded whatever the budget says."""
+    resident_bytes: int | None = None
+    """What it counts for in the budget; None for an estimate from its files."""
 
     @property
     def notice(self) -> str:
@@ -202,6 +207,8 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         sequence=_sequence(top.table("sequence")) if "sequence" in top else None,
         steps=read_steps(top),
         response_cache=_response_cache(top.table("response_cache")),
+        pinned=top.flag("pinned"),
+        resident_bytes=top.integer("resident_bytes", 0, 0, _MAX_BYTES) if "resident_bytes" in top else None,
     )
     warmup.finish()
     top.finish()

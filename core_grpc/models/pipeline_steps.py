@@ -92,7 +92,7 @@ class PipelineSteps:
         return _joined([execution.outputs for execution in executions])
 
     async def _one(self, model: Model, inputs: Mapping[str, Array], request: InferRequest, times: StepTimes) -> Execution:
-        began = time.monotonic()
+        began = model.last_used = time.monotonic()
         model.users += 1
         try:
             execution = await self._infer(model, inputs, request)

@@ -17,6 +17,8 @@ from core_grpc.types import ModelSpec
 
 UNLOADED = "unloaded"
 """The reason of a model version that was unloaded because somebody asked for it."""
+ON_DEMAND = "on demand"
+"""The reason of a model version that is READY without being loaded: a request makes it come, and waits for it."""
 NOT_LOADED = "not loaded"
 """The reason of a model version that the setting models.load leaves to be loaded on request."""
 
@@ -42,14 +44,26 @@ class ModelEntry:
 class Slot:
     """A model version's place: its life, and the model while there is one."""
 
-    __slots__ = ("entry", "files", "lifecycle", "model")
+    __slots__ = ("entry", "files", "lifecycle", "model", "nbytes")
 
-    def __init__(self, entry: RepositoryEntry, files: Path | None = None) -> None:
+    def __init__(self, entry: RepositoryEntry, files: Path | None = None, start: ModelState = ModelState.LOADING) -> None:
         self.entry = entry
         self.files = files
         """A private directory that goes with this version; None for what is served from the repository."""
-        self.lifecycle = Lifecycle(MODEL_STEPS, ModelState.LOADING)
+        self.lifecycle = Lifecycle(MODEL_STEPS, start)
         self.model: Model | None = None
+        self.nbytes: Mapping[str, int] = {}
+        """What it takes by device, where a budget asks for it."""
+
+    @property
+    def resident(self) -> Model | None:
+        """The model, if it is loaded and not only known."""
+        return self.model if self.model and self.model.is_resident else None
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether a request makes the model come: it counts as ready, and is not loaded."""
+        return self.lifecycle.state is ModelState.READY and self.resident is None
 
 
 class Registry:
@@ -70,6 +84,17 @@ class Registry:
         self._refresh(name)
         return replaced
 
+    def swap(self, old: Slot, new: Slot) -> None:
+        """Puts ``new`` in the place of ``old``, a version that ``holds`` says is there."""
+        name = old.entry.name
+        self._slots[name] = {version: new if slot is old else slot for version, slot in self._slots[name].items()}
+        new.lifecycle.watch(lambda _state: self._refresh(name))
+        self._refresh(name)
+
+    def holds(self, slot: Slot) -> bool:
+        """Whether this is still the place of its model version."""
+        return self._slots.get(slot.entry.name, {}).get(slot.entry.version) is slot
+
     def remove(self, name: str) -> None:
         """Forgets a model, none of whose versions is loaded."""
         self._slots.pop(name, None)
@@ -77,6 +102,11 @@ class Registry:
     def slots(self, name: str) -> Sequence[Slot]:
         """The model's versions; none for a name that is not known."""
         return list(self._slots.get(name, {}).values())
+
+    def ready_slot(self, name: str, version: str = "") -> Slot | None:
+        """The place that answers to ``name`` and ``version``, by itself or on demand; of the newest where ``version`` is empty."""
+        ready = [slot for slot in self._slots.get(name, {}).values() if slot.lifecycle.state is ModelState.READY]
+        return next((slot for slot in reversed(ready) if version in ("", slot.entry.version)), None)
 
     def all_slots(self) -> Sequence[Slot]:
         """Every model version, by name and version."""
@@ -94,6 +124,18 @@ class Registry:
         if model is None:
             raise self._not_found(name, version)
         return model
+
+    def known(self, name: str, version: str = "") -> Model | None:
+        """As ``find``, and None for what is on demand and was never loaded: nothing but its name is known."""
+        model = self._ready.get((name, version))
+        if model is None and self.ready_slot(name, version) is None:
+            raise self._not_found(name, version)
+        return model
+
+    def declares_decoupled(self, name: str, version: str = "") -> bool:
+        """Whether model.toml says that a version which answers, loaded or not, answers any number of times."""
+        slot = self.ready_slot(name, version)
+        return bool(slot and slot.entry.config.backend_options.get(slot.entry.backend, {}).get("decoupled", False))
 
     def versions(self, name: str) -> list[str]:
         """The versions that are ready, ascending.
@@ -118,13 +160,20 @@ class Registry:
         for key in [key for key in self._ready if key[0] == name]:
             del self._ready[key]
         for version, slot in self._slots[name].items():
-            if slot.lifecycle.state is ModelState.READY and slot.model:
+            if slot.lifecycle.state is not ModelState.READY:
+                continue
+            if slot.model:
                 self._ready[name, version] = self._ready[name, ""] = slot.model
+            else:
+                # What was never loaded is known by its name alone: whoever finds nothing has it loaded (on_demand.py).
+                self._ready.pop((name, ""), None)
 
     def _not_found(self, name: str, version: str) -> GatewayError:
         if version and not (version.isascii() and version.isdigit()):
             return InvalidArgument(f"failed to get model version from specified version string {quoted(version)}: wanted digits")
         slots = self._slots.get(name)
+        if self.ready_slot(name, version):
+            return ModelNotReady(f"{quoted(name)} is not loaded yet: a request for it makes it come")
         if not slots:
             return NotFound(f"Request for unknown model: {quoted(name)} is not found")
         if not version:

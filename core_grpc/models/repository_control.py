@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,7 +18,9 @@ from typing import Any
 
 from core_grpc.errors import GatewayError, ModelLoadFailed, NotFound, ServerDraining, quoted
 from core_grpc.lifecycle import ModelState
+from core_grpc.models.freed_memory import FreedMemory
 from core_grpc.models.loading import load_model
+from core_grpc.models.on_demand import OnDemand
 from core_grpc.models.overrides import LoadOverride, written_files
 from core_grpc.models.pipeline_loading import answers, load_pipeline, models_to_load, models_to_unload, with_models_of_steps
 from core_grpc.models.placement import instance_count
@@ -33,7 +34,6 @@ from core_grpc.settings import ModelsSettings
 
 _log = logging.getLogger(__name__)
 
-_LOADING_THREADS = 4
 _IDLE_POLL_S = 0.01
 
 
@@ -56,6 +56,10 @@ class RepositoryControl:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._cache = ResponseCache(settings.response_cache_bytes)
+        self._loading = asyncio.Semaphore(settings.load_threads)
+        self._memory = FreedMemory()
+        self.on_demand = OnDemand(settings, registry, self)
+        """Models that are loaded when a request asks for them."""
 
     async def load_all(self) -> None:
         """Loads the models that the setting models.load names, and those that pipelines among them need, several at a time.
@@ -65,7 +69,7 @@ class RepositoryControl:
         Raises:
             SettingsError: the repository cannot be read.
         """
-        pool = ThreadPoolExecutor(min(_LOADING_THREADS, os.cpu_count() or 1), "model-loading")
+        pool = ThreadPoolExecutor(self._settings.load_threads, "model-loading")
         try:
             entries = await asyncio.get_running_loop().run_in_executor(pool, scan_repository, self._repository)
             slots: dict[str, list[Slot]] = {}
@@ -78,7 +82,7 @@ class RepositoryControl:
             for slot in self._registry.all_slots():
                 if slot not in wanted:
                     slot.lifecycle.to(ModelState.UNAVAILABLE, NOT_LOADED)
-            await asyncio.gather(*(self._load(slot, pool) for slot in wanted))
+            await asyncio.gather(*(self._load(slot, pool) for slot in await self.on_demand.to_start(wanted)))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -91,6 +95,7 @@ class RepositoryControl:
             ServerDraining: the server is going away.
         """
         await self._run(self._load_with_steps(name, override))
+        self.on_demand.settle()
 
     async def unload(self, name: str, *, with_models_of_steps: bool = False) -> None:
         """Stops a model from taking work and returns when its accepted work is done and it is gone.
@@ -112,14 +117,16 @@ class RepositoryControl:
         Raises:
             ServerDraining: the server is going away.
         """
-        await self._run(self._one_at_a_time(name, lambda: self._remove(name)))
+        await self.in_turn(name, lambda: self._remove(name))
 
     async def close(self) -> None:
         """Ends loads, closes every model; pending work fails, executing work is finished; idempotent."""
         self._is_closed = True
+        await self.on_demand.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._memory.close()
         await asyncio.gather(*(_close(slot, "the server has stopped") for slot in self._registry.all_slots()))
 
     async def drain(self, grace_s: float) -> bool:
@@ -130,6 +137,15 @@ class RepositoryControl:
         except TimeoutError:
             return False
         return True
+
+    async def in_turn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs ``work`` when nobody else works on the model, whether or not the caller stays.
+
+        Raises:
+            ServerDraining: the server is going away.
+            whatever ``work`` raises.
+        """
+        await self._run(self._one_at_a_time(name, work))
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """In a task of its own: a caller who leaves does not leave a model half loaded."""
@@ -161,6 +177,23 @@ class RepositoryControl:
         for name in names:
             await self._one_at_a_time(name, partial(self._unload, name))
 
+    def is_in_turn(self, name: str) -> bool:
+        """Whether somebody works on the model, or waits to."""
+        return name in self._turns
+
+    async def load_slot(self, slot: Slot) -> None:
+        """Makes a LOADING version READY, or UNAVAILABLE with a reason."""
+        pool = ThreadPoolExecutor(1, "model-loading")
+        try:
+            await self._load(slot, pool)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def retire(self, slots: Sequence[Slot]) -> None:
+        """Takes versions out of service: no new work, accepted work is finished, then they are closed."""
+        await _retire(slots, self._grace_s)
+        self._memory.give_back()
+
     async def _one_at_a_time(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with self._turns.of(name):
             if self._is_closed:
@@ -179,7 +212,7 @@ class RepositoryControl:
             pool.shutdown(wait=False, cancel_futures=True)
         if (replaced := self._registry.slots(name)) != list(slots):
             replaced = self._registry.put(name, slots)
-            await _retire(replaced, self._grace_s)
+            await self.retire(replaced)
 
     def _scanned(self, name: str, override: LoadOverride | None) -> list[Slot]:
         files = written_files(name, override.files) if override and override.files else None
@@ -219,7 +252,9 @@ class RepositoryControl:
             if entry.backend == PIPELINE:
                 slot.model = await load_pipeline(entry, self._settings, slot.lifecycle, pool, self._registry)
             else:
-                slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
+                async with self._loading:
+                    slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
+                slot.nbytes = await self.on_demand.size_of(entry, slot.model)
             if entry.config.response_cache and self._settings.response_cache_bytes:
                 slot.model.use_cache(self._cache)
         except GatewayError as error:
@@ -239,7 +274,7 @@ class RepositoryControl:
             )
 
     async def _unload(self, name: str) -> None:
-        await _retire(self._registry.slots(name), self._grace_s)
+        await self.retire(self._registry.slots(name))
         _log.info("model %s is unloaded", name)
 
     async def _remove(self, name: str) -> None:
@@ -258,7 +293,7 @@ async def _retire(slots: Sequence[Slot], grace_s: float) -> None:
         if slot.lifecycle.state is ModelState.READY:
             slot.lifecycle.to(ModelState.UNLOADING)
     ends = time.monotonic() + grace_s
-    while any(slot.model and slot.model.users for slot in slots) and time.monotonic() < ends:  # noqa: ASYNC110 (nobody tells)
+    while any(slot.resident and slot.resident.users for slot in slots) and time.monotonic() < ends:  # noqa: ASYNC110 (nobody tells)
         await asyncio.sleep(_IDLE_POLL_S)
     await asyncio.gather(*(_close(slot) for slot in slots))
 

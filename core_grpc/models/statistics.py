@@ -93,6 +93,11 @@ class ModelStatistics:
         self.responses: dict[int, ResponseStatistics] = {}
         """Of a decoupled model, by the index of the answer."""
 
+    def continue_from(self, earlier: ModelStatistics) -> None:
+        """Counts on from what another object had counted, which nobody adds to any more."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(earlier, name))
+
     def executed(self, rows: int, compute_s: float) -> None:
         """The engine ran a batch."""
         self.execution_count += 1

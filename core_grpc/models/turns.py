@@ -14,6 +14,10 @@ class Turns:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         """With the number of those who have it or wait for it."""
 
+    def __contains__(self, name: str) -> bool:
+        """Whether somebody works on the name or waits to."""
+        return name in self._locks
+
     def __len__(self) -> int:
         return len(self._locks)
 

@@ -30,8 +30,8 @@ class GenerateServicer:
 
     async def Generate(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
         """One JSON object in, one out; of a decoupled model, the one answer that it must give."""
-        decoded = self._decoded(request, context)
-        if not self._data_plane.spec(request.model, request.version).decoupled:
+        decoded = await self._decoded(request, context)
+        if not self._data_plane.is_decoupled(request.model, request.version):
             return http_body(encode_generate_response(await self._data_plane.infer(decoded)))
         last: InferResponse | None = None
         async with aclosing(self._data_plane.stream(decoded)) as responses:
@@ -45,7 +45,7 @@ class GenerateServicer:
 
     async def GenerateStream(self, request: pb.RestBodyRequest, context: RpcContext) -> AsyncGenerator[HttpBody, None]:
         """One JSON object in, an event for each answer; what fails before the first one fails with its status, later as an event."""
-        decoded = self._decoded(request, context)
+        decoded = await self._decoded(request, context)
         has_begun = False
         try:
             async with aclosing(self._data_plane.stream(decoded)) as responses:
@@ -60,11 +60,11 @@ class GenerateServicer:
         if not has_begun:  # A stream without a message would have no content type.
             yield HttpBody(content_type=EVENTS_TYPE)
 
-    def _decoded(self, request: pb.RestBodyRequest, context: RpcContext) -> InferRequest:
+    async def _decoded(self, request: pb.RestBodyRequest, context: RpcContext) -> InferRequest:
         content_type = request.body.content_type
         if not is_json(content_type):
             raise InvalidArgument(f"content type {quoted(content_type, 80)}: wanted application/json")
         if context.metadata.get("content-encoding", "identity").lower() not in ("", "identity"):
             raise InvalidArgument("content-encoding: generate takes bodies as they are (identity)")
-        spec = self._data_plane.spec(request.model, request.version)
+        spec = await self._data_plane.spec(request.model, request.version, context.deadline)
         return decode_generate_body(spec, request.body.data, self._limits, context.deadline)

@@ -46,7 +46,7 @@ class InferenceServicer:
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, _context: RpcContext) -> pb.ModelMetadataResponse:
         """A model's versions, platform, inputs and outputs."""
-        metadata = self._data_plane.model_metadata(request.name, request.version)
+        metadata = await self._data_plane.model_metadata(request.name, request.version)
         return pb.ModelMetadataResponse(
             name=metadata.name,
             versions=metadata.versions,

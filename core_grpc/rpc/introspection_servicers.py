@@ -28,7 +28,7 @@ class IntrospectionServicer:
 
     async def ModelConfig(self, request: pb.ModelConfigRequest, _context: RpcContext) -> pb.ModelConfigResponse:
         """A model's configuration."""
-        return pb.ModelConfigResponse(config=encode_model_config(self._data_plane.model_config(request.name, request.version)))
+        return pb.ModelConfigResponse(config=encode_model_config(await self._data_plane.model_config(request.name, request.version)))
 
     async def ModelStatistics(self, request: pb.ModelStatisticsRequest, _context: RpcContext) -> pb.ModelStatisticsResponse:
         """The counters of all models, of one, or of one version."""
@@ -50,7 +50,7 @@ class RestIntrospectionServicer:
 
     async def ModelConfig(self, request: rest_pb2.RestRequest, _context: RpcContext) -> HttpBody:
         """A model's configuration."""
-        return http_json(plain_json(encode_model_config(self._data_plane.model_config(request.model, request.version))))
+        return http_json(plain_json(encode_model_config(await self._data_plane.model_config(request.model, request.version))))
 
     async def ModelStatistics(self, request: rest_pb2.RestRequest, _context: RpcContext) -> HttpBody:
         """The counters of one model, or of one version."""

@@ -85,7 +85,7 @@ class _ModelStream:
             async for response in responses:
                 yield pb.ModelStreamInferResponse(infer_response=_final(encode_infer_response(response, request.outputs), is_final=False))
         if request.parameters.get(EMPTY_FINAL):
-            spec = self._data_plane.spec(request.model_name, request.model_version)
+            spec = await self._data_plane.spec(request.model_name, request.model_version)
             empty = pb.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=request.id)
             yield pb.ModelStreamInferResponse(infer_response=_final(empty, is_final=True))
 

@@ -76,7 +76,7 @@ class RestServicer:
 
     async def ModelMetadata(self, request: pb.RestRequest, _context: RpcContext) -> HttpBody:
         """Inputs, outputs and versions of a model."""
-        metadata = self._data_plane.model_metadata(request.model, request.version)
+        metadata = await self._data_plane.model_metadata(request.model, request.version)
         answer = {
             "name": metadata.name,
             "versions": metadata.versions,
@@ -129,7 +129,7 @@ class RestServicer:
         """The body, inflated, and the model it is for, after the headers were found to be ones that we can read."""
         encoding = _request_encoding(context)
         _check_content_type(request.body.content_type)
-        body, spec = request.body.data, self._data_plane.spec(request.model, request.version)
+        body, spec = request.body.data, await self._data_plane.spec(request.model, request.version, context.deadline)
         if encoding:
             limit = self._limits.max_message_bytes
             body = await self._off_loop(len(body), lambda: bytes(inflated(body, encoding, limit)), INLINE_INFLATED_BYTES)

@@ -30,7 +30,7 @@ class ModelServicer:
 
     async def Predict(self, request: model_pb.PredictRequest, context: RpcContext) -> model_pb.PredictResponse:
         """Runs the default model on floats."""
-        spec = self._data_plane.default_model()
+        spec = await self._data_plane.spec(self._data_plane.default_model(), deadline=context.deadline)
         wanted = _only_input(spec)
         shape = _with_batch(spec, wanted, checked_shape(wanted.name, request.shape, self._max_dimensions))
         array = _array_from_floats(wanted, shape, request.data)
@@ -49,7 +49,7 @@ class TrtServicer:
 
     async def Predict(self, request: trt_pb.InferRequest, context: RpcContext) -> trt_pb.InferResponse:
         """Runs a named model on raw bytes."""
-        spec = self._data_plane.spec(request.model_name)
+        spec = await self._data_plane.spec(request.model_name, deadline=context.deadline)
         wanted = _only_input(spec)
         shape = _with_batch(spec, wanted, checked_shape(wanted.name, request.shape, self._max_dimensions))
         array = array_from_raw(wanted.name, wanted.datatype, shape, request.input_tensor)

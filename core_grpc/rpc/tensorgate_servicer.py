@@ -24,7 +24,7 @@ class TensorgateServicer:
 
     async def Predict(self, request: pb.PredictRequest, context: RpcContext) -> pb.PredictResponse:
         """One inference."""
-        decoded, spec = self._decoded(request, context)
+        decoded, spec = await self._decoded(request, context)
         return encode_predict_response(await self._data_plane.infer(decoded), request, spec)
 
     async def PredictMany(self, requests: AsyncIterator[pb.PredictManyRequest], context: RpcContext) -> pb.PredictManyResponse:
@@ -45,7 +45,7 @@ class TensorgateServicer:
 
     async def GetModel(self, request: pb.GetModelRequest, _context: RpcContext) -> pb.GetModelResponse:
         """One model version, whatever its state; where none is named, the newest that is ready, else the newest, and the default model."""
-        name = request.model or self._data_plane.default_model().name
+        name = request.model or self._data_plane.default_model()
         entries = [entry for entry in self._data_plane.models() if entry.name == name]
         if request.version:
             entries = [entry for entry in entries if entry.version == request.version]
@@ -54,11 +54,11 @@ class TensorgateServicer:
             raise NotFound(f"Request for unknown model: {quoted(name)}{version} is not found")
         return pb.GetModelResponse(model=encode_model(max(entries, key=lambda entry: (entry.state == "READY", int(entry.version or 0)))))
 
-    def _decoded(self, request: pb.PredictRequest, context: RpcContext) -> tuple[InferRequest, ModelSpec]:
+    async def _decoded(self, request: pb.PredictRequest, context: RpcContext) -> tuple[InferRequest, ModelSpec]:
         if not request.model:
             # Named once here, so that decoding, running and answering speak of the same model.
-            request.model = self._data_plane.default_model().name
+            request.model = self._data_plane.default_model()
         if request.encoding not in pb.TensorEncoding.values():
             raise InvalidArgument(f"encoding: wanted one of {', '.join(pb.TensorEncoding.keys())}, got {request.encoding}")
-        spec = self._data_plane.spec(request.model, request.version)
+        spec = await self._data_plane.spec(request.model, request.version, context.deadline)
         return decode_predict_request(request, spec, context.deadline, self._max_dimensions), spec

@@ -6,7 +6,7 @@ fails as an RPC when that fails before its first answer, so that REST callers ge
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from core_grpc.settings import LimitsSettings
 from core_grpc.types import InferRequest, ModelSpec
 from protos.tensorgate.v1 import inference_pb2 as pb
 
-Decode: TypeAlias = Callable[[pb.PredictRequest, RpcContext], tuple[InferRequest, ModelSpec]]
+Decode: TypeAlias = Callable[[pb.PredictRequest, RpcContext], Awaitable[tuple[InferRequest, ModelSpec]]]
 
 _SERVICE = "/tensorgate.v1.InferenceService/"
 
@@ -119,7 +119,7 @@ class TensorgateStreams:
             yield _failed(request, failure_of(_SERVICE + rpc, error, context))
 
     async def _responses(self, request: pb.PredictRequest, context: RpcContext) -> AsyncGenerator[pb.PredictResponse, None]:
-        decoded, spec = self._decode(request, context)
+        decoded, spec = await self._decode(request, context)
         if not spec.decoupled:
             yield encode_predict_response(await self._data_plane.infer(decoded), request, spec)
             return
@@ -130,7 +130,7 @@ class TensorgateStreams:
     def _is_decoupled(self, request: pb.PredictRequest) -> bool:
         if not request.model:
             with suppress(GatewayError):  # Decoding says what is wrong.
-                request.model = self._data_plane.default_model().name
+                request.model = self._data_plane.default_model()
         return self._data_plane.is_decoupled(request.model, request.version)
 
 
