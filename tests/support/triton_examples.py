@@ -1,12 +1,17 @@
 """The models that Triton's public example clients expect, made on the spot: ``python -m tests.support.triton_examples DIRECTORY``.
 
+Two of the clients count the repository's models: ``simple_grpc_model_control.py`` wants these eight, ``simple_http_model_control.py``
+wants seven: give it a repository that was made with ``--without repeat_int32``.
+
 Their semantics are those of the model repository in Triton's ``docs/examples``; the files are our own.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +24,11 @@ from tests.support.python_models import write_repeat
 _BATCHED = "max_batch_size = 8\n"
 
 
-def write_examples(repository: Path) -> None:
-    """Every model."""
-    for name, datatype in (("simple", Datatype.INT32), ("simple_int8", Datatype.INT8), ("simple_string", Datatype.BYTES)):
-        _write_addsub(repository, name, datatype)
-    # Not ONNX: its strings are UTF-8, and clients send any bytes.
-    config = _BATCHED + '[identity]\noutputs = { OUTPUT0 = "INPUT0" }\n'
-    write_identity(repository, "simple_identity", {"INPUT0": ("BYTES", [-1, -1])}, config)
-    _write_sequence(repository)
-    _write_dyna_sequence(repository, "simple_dyna_sequence", Datatype.UINT64)
-    _write_dyna_sequence(repository, "simple_string_dyna_sequence", Datatype.BYTES)
-    write_repeat(repository)
+def write_examples(repository: Path, without: Collection[str] = ()) -> None:
+    """Every model, or all but some."""
+    for name, write in _EXAMPLES.items():
+        if name not in without:
+            write(repository, name)
 
 
 def _node(kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> Any:
@@ -52,12 +51,17 @@ def _write_addsub(repository: Path, name: str, datatype: Datatype) -> None:
     _write(repository, name, nodes, {"INPUT0": shape, "INPUT1": shape}, {"OUTPUT0": shape, "OUTPUT1": shape}, config=config)
 
 
-def _write_sequence(repository: Path) -> None:
+def _write_identity(repository: Path, name: str) -> None:
+    """OUTPUT0 = INPUT0. Not ONNX: its strings are UTF-8, and clients send any bytes."""
+    write_identity(repository, name, {"INPUT0": ("BYTES", [-1, -1])}, _BATCHED + '[identity]\noutputs = { OUTPUT0 = "INPUT0" }\n')
+
+
+def _write_sequence(repository: Path, name: str) -> None:
     """OUTPUT = (INPUT + START) x READY."""
     one = (Datatype.INT32, ("batch", 1))
     nodes = [_node("Add", ["INPUT", "START"], "sum"), _node("Mul", ["sum", "READY"], "OUTPUT")]
     config = '[sequence]\nmax_idle_ms = 5000\nstart = "START"\nready = "READY"\n'
-    _write(repository, "simple_sequence", nodes, {"INPUT": one, "START": one, "READY": one}, {"OUTPUT": one}, config=config)
+    _write(repository, name, nodes, {"INPUT": one, "START": one, "READY": one}, {"OUTPUT": one}, config=config)
 
 
 def _write_dyna_sequence(repository: Path, name: str, id_type: Datatype) -> None:
@@ -75,5 +79,26 @@ def _write_dyna_sequence(repository: Path, name: str, id_type: Datatype) -> None
     _write(repository, name, nodes, inputs, {"OUTPUT": one}, config=config + "[warmup]\ncount = 0\n")
 
 
+_EXAMPLES: Mapping[str, Callable[[Path, str], object]] = {
+    "simple": partial(_write_addsub, datatype=Datatype.INT32),
+    "simple_int8": partial(_write_addsub, datatype=Datatype.INT8),
+    "simple_string": partial(_write_addsub, datatype=Datatype.BYTES),
+    "simple_identity": _write_identity,
+    "simple_sequence": _write_sequence,
+    "simple_dyna_sequence": partial(_write_dyna_sequence, id_type=Datatype.UINT64),
+    "simple_string_dyna_sequence": partial(_write_dyna_sequence, id_type=Datatype.BYTES),
+    "repeat_int32": lambda repository, _name: write_repeat(repository),
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description="Writes the models of Triton's examples.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--without", action="append", choices=_EXAMPLES, default=[], help="leave this model out")
+    options = parser.parse_args(arguments)
+    write_examples(options.directory, options.without)
+
+
 if __name__ == "__main__":
-    write_examples(Path(sys.argv[1]))
+    main(sys.argv[1:])

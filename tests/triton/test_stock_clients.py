@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import triton_examples
 from tests.support.stack import Stack
 
 SUITE = Path(__file__).parent / "suite.py"
@@ -30,3 +31,9 @@ def test_every_method(triton_stack: Stack, example_repository: Path, release: st
     finished = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert finished.returncode == 0, f"after {finished.stdout.split()}: {finished.stderr[-3000:]}"
     assert finished.stdout.split()[-1] == "plugins"
+
+
+@pytest.mark.parametrize(("options", "count"), [([], 8), (["--without", "repeat_int32"], 7)])
+def test_the_examples_are_as_many_as_the_model_control_scripts_want(tmp_path: Path, options: list[str], count: int) -> None:
+    triton_examples.main([str(tmp_path), *options])
+    assert len(list(tmp_path.glob("*/model.toml"))) == count
