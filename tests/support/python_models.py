@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
@@ -165,3 +166,13 @@ def write_gated(repository: Path, name: str, gate: Path, config: str = "") -> Pa
                 return [{{"Y": request.inputs["X"] * 2}} for request in requests]
     """
     return write_python_model(repository, name, code, config=config, **ROWS)
+
+
+async def made(repository: Path, request_id: str) -> int:
+    """How far ``count`` came with a request that has ended, within five seconds."""
+    note = repository / "count" / "1" / f"made-{request_id}"
+    for _ in range(100):
+        if note.exists() and (text := note.read_text()):
+            return int(text)
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"the work of {request_id} was not freed")

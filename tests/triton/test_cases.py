@@ -9,26 +9,14 @@ import time
 import grpc
 import grpc.aio
 import httpx
-import numpy as np
 import pytest
 
 from protos.inference import grpc_service_pb2 as pb
 from protos.inference import grpc_service_pb2_grpc as pb_grpc
 from tests.support.stack import Stack
+from tests.triton.messages import DOORS, infer, number_of, target
 
-DOORS = ["node", "edge"]
 SCORES = [[0.1, 0.6, 0.2, 0.1], [0.4, 0.1, 0.1, 0.4]]
-
-
-def target(stack: Stack, door: str) -> str:
-    return stack.addresses.node_grpc if door == "node" else stack.addresses.edge_grpc
-
-
-def infer(model: str, rows: list[list[float]], datatype: str = "FP32") -> pb.ModelInferRequest:
-    array = np.array(rows, bool if datatype == "BOOL" else np.float32)
-    request = pb.ModelInferRequest(model_name=model, raw_input_contents=[array.tobytes()])
-    request.inputs.add(name="X", datatype=datatype, shape=array.shape)
-    return request
 
 
 def texts(raw: bytes) -> list[str]:
@@ -49,7 +37,7 @@ async def test_wire_26_classification_over_grpc(triton_stack: Stack, door: str) 
         stub = pb_grpc.GRPCInferenceServiceStub(channel)
 
         async def classes(model: str, parameter: pb.InferParameter, datatype: str = "FP32") -> tuple[list[int], list[str]]:
-            request = infer(model, SCORES, datatype)
+            request = infer(model, SCORES, datatype=datatype)
             request.outputs.add(name="Y").parameters["classification"].CopyFrom(parameter)
             answer = await stub.ModelInfer(request, timeout=10)
             assert answer.outputs[0].datatype == ("BYTES" if parameter.int64_param else datatype)
@@ -91,9 +79,9 @@ async def test_str_05_a_cancelled_member_stops_nobody(triton_stack: Stack, door:
             calls[0].cancel()
             calls[2].cancel()
             for number in (1, 3):
-                assert np.frombuffer((await calls[number]).raw_output_contents[0], np.float32)[0] == number
+                assert number_of(await calls[number]) == number
         after = await asyncio.gather(*(stub.ModelInfer(infer("slow", [[number]]), timeout=10) for number in range(20)))
-        assert [np.frombuffer(answer.raw_output_contents[0], np.float32)[0] for answer in after] == list(range(20))
+        assert list(map(number_of, after)) == list(range(20))
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -137,3 +125,21 @@ async def test_str_14_work_of_callers_who_left_is_not_done(triton_stack: Stack, 
         answer = await client.post(path, json=body, timeout=20)
         assert answer.status_code == 200
         assert time.monotonic() - began < 2.0, "about one run of 0.3 s, not twenty"
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_the_parameter_timeout_bounds_the_wait_and_not_the_run(triton_stack: Stack, door: str) -> None:
+    async with grpc.aio.insecure_channel(target(triton_stack, door)) as channel:
+        stub = pb_grpc.GRPCInferenceServiceStub(channel)
+        alone = infer("slow_unbatched", [[1]], "runs")
+        alone.parameters["timeout"].int64_param = 100_000  # It runs for 300 ms.
+        assert number_of(await stub.ModelInfer(alone, timeout=10)) == 1
+        running = asyncio.ensure_future(stub.ModelInfer(infer("slow_unbatched", [[2]]), timeout=10))
+        await asyncio.sleep(0.1)
+        waiting = infer("slow_unbatched", [[3]], "waits")
+        waiting.parameters["timeout"].int64_param = 50_000
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.ModelInfer(waiting, timeout=10)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert not running.done()
+        await running

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from protos.tensorgate.v1 import inference_pb2 as pb
 from tests.browser.chromium import running_chromium
+from tests.support.python_models import made
 from tests.support.stack import Stack
+from tests.triton.messages import counted, repeated
 
 READ = """
     async ([url, message, most]) => {
@@ -30,17 +31,13 @@ READ = """
 """
 
 
-def watch(model: str, request_id: str, **inputs: tuple[str, list[int]]) -> list[int]:
-    request = pb.PredictRequest(model=model, id=request_id)
-    for name, (datatype, values) in inputs.items():
-        field = "int64_values" if datatype == "UINT32" else "int_values"
-        request.inputs.add(name=name, datatype=datatype, shape=[len(values)], **{field: values})
+def watch(request: pb.PredictRequest) -> list[int]:
     return list(pb.WatchRequest(request=request).SerializeToString())
 
 
 async def test_each_message_reaches_the_page_when_it_is_made(triton_stack: Stack) -> None:
     url = f"{triton_stack.addresses.edge_url}/tensorgate.v1.InferenceService/Watch"
-    message = watch("repeat_int32", "w", IN=("INT32", [4, 5, 6]), DELAY=("UINT32", [400] * 3), WAIT=("UINT32", [0]))
+    message = watch(repeated([4, 5, 6], 400))
     async with running_chromium() as browser:
         page = await browser.new_page()
         await page.goto(f"{triton_stack.addresses.edge_url}/")
@@ -62,16 +59,11 @@ async def test_each_message_reaches_the_page_when_it_is_made(triton_stack: Stack
 async def test_a_page_that_closes_frees_its_work(triton_stack: Stack, example_repository: Path) -> None:
     name = f"page-{triton_stack.transport}"
     url = f"{triton_stack.addresses.edge_url}/tensorgate.v1.InferenceService/Watch"
-    message = watch("count", name, N=("INT32", [1_000_000, -1, 1000]))
+    message = watch(counted(1_000_000, request_id=name))
     async with running_chromium() as browser:
         page = await browser.new_page()
         await page.goto(f"{triton_stack.addresses.edge_url}/")
         _, pieces = await page.evaluate(READ, [url, message, 3])
         assert len(pieces) == 3
         await page.close()
-        note = example_repository / "count" / "1" / f"made-{name}"
-        for _ in range(100):
-            if note.exists():
-                break
-            await asyncio.sleep(0.05)
-        assert note.exists(), "its generator was closed"
+        assert await made(example_repository, name) > 0, "its generator was closed"
