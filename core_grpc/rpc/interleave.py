@@ -21,6 +21,7 @@ Answer = TypeVar("Answer")
 
 _AHEAD = 8
 """Answers that wait for the reader."""
+_GOING_AWAY = "the server is shutting down and takes no new work"
 
 
 async def interleaved(  # noqa: PLR0917 (a stream: where it runs, what comes, and what is done with it)
@@ -87,12 +88,14 @@ class Interleaver(Generic[Request, Answer]):
         """The request that was read and waits for room."""
         self._turn: asyncio.Future[None] | None = None
         """Done when the last ordered request that was read has given its answers."""
+        self._is_reading = False
+        """Whether requests may still come: only then is there something to stop."""
         self._is_stopped = False
 
     def stop(self) -> None:
         """Reads no more requests: those that were read are answered, room or no room, then the stream ends with ServerDraining."""
         self._is_stopped = True
-        if self._reading:
+        if self._reading and self._is_reading:
             self._reading.cancel()
 
     async def run(self, requests: AsyncIterator[Request]) -> AsyncGenerator[Answer, None]:
@@ -117,17 +120,13 @@ class Interleaver(Generic[Request, Answer]):
     async def _read(self, requests: AsyncIterator[Request]) -> None:
         error: BaseException | None = None
         try:
-            async for request in requests:
-                self._held = request
-                await self._wait_for_room(self._size_of(request))
-                self._held = None
-                self._begin(request)
+            await self._begin_all(requests)
         except asyncio.CancelledError:
             if not self._is_stopped:
                 # Raised by ``requests`` (the caller has left), or the stream is over anyway.
                 await self._answers.put(_Over(asyncio.CancelledError()))
                 raise
-            error = ServerDraining("the server is shutting down and takes no new work")
+            error = ServerDraining(_GOING_AWAY)
             if self._held is not None:
                 self._begin(self._held)
         except Exception as caught:  # noqa: BLE001 (carried to whoever reads the answers)
@@ -136,6 +135,19 @@ class Interleaver(Generic[Request, Answer]):
             while self._working:
                 await asyncio.wait(self._working)
         await self._answers.put(_Over(error))
+
+    async def _begin_all(self, requests: AsyncIterator[Request]) -> None:
+        if self._is_stopped:
+            raise ServerDraining(_GOING_AWAY)
+        self._is_reading = True
+        try:
+            async for request in requests:
+                self._held = request
+                await self._wait_for_room(self._size_of(request))
+                self._held = None
+                self._begin(request)
+        finally:
+            self._is_reading = False
 
     async def _wait_for_room(self, size: int) -> None:
         await self._room.acquire()
@@ -172,5 +184,5 @@ class Interleaver(Generic[Request, Answer]):
             await self._answers.put(_Over(error))
         finally:
             self._room.release()
-            if mine is not None:
+            if mine is not None and not mine.done():  # Done when the request that waited for it was cancelled first.
                 mine.set_result(None)

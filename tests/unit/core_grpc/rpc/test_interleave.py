@@ -178,6 +178,31 @@ async def test_stopped_it_answers_the_request_that_waits_for_room_as_well() -> N
     assert work.begun == [0, 1]
 
 
+async def test_stopped_with_everything_read_it_answers_and_ends() -> None:
+    work = Work()
+    work.gates = {0: asyncio.Event()}
+    stream = interleaver(work)
+    answers = stream.run(stream_of(range(2)))
+    first = asyncio.ensure_future(anext(answers))
+    await asyncio.sleep(0.01)
+    stream.stop()
+    await asyncio.sleep(0.01)
+    work.gates[0].set()
+    async with asyncio.timeout(5):
+        assert [await first, *[answer async for answer in answers]] == [(0, 0), (1, 0)]
+
+
+async def test_stopped_before_it_read_anything_it_ends() -> None:
+    work = Work()
+    stream = interleaver(work)
+    first = asyncio.ensure_future(anext(stream.run(stream_of(range(2)))))
+    asyncio.get_running_loop().call_soon(stream.stop)  # Between the first step of the stream and that of its reader.
+    async with asyncio.timeout(5):
+        with pytest.raises(ServerDraining):
+            await first
+    assert work.begun == []
+
+
 async def test_reads_no_more_bytes_than_it_may_hold_but_always_one_request() -> None:
     work = Work()
     work.gates = {size: asyncio.Event() for size in (3, 4, 50, 5)}
