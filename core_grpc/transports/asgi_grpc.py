@@ -42,6 +42,8 @@ _OK_TRAILERS = {"type": "http.response.trailers", "headers": [(b"grpc-status", b
 _OK = WireStatus(StatusCode.OK, "")
 _DEADLINE_EXCEEDED = WireStatus(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 _REQUEST_ID_CHARACTERS = 128
+_READ_AHEAD_BYTES = 1 << 20
+"""Of requests that nobody has taken yet: what HTTP/2's window lets through. The host tells behind them that a caller has left."""
 _COMPRESSION_HEADERS = (b"grpc-encoding", ASKED_HEADER.encode())
 
 
@@ -226,7 +228,9 @@ class _MessageReader:
         self._limit_bytes = limit_bytes
         self._buffer = bytearray()
         self._has_ended = False
-        self._ended = asyncio.Event()
+        self._fetching: asyncio.Future[MutableMapping[str, Any]] | None = None
+        """The host's next message, when somebody waits for it."""
+        self._taken = asyncio.Event()
         self.caller_left = False
 
     async def only_message(self) -> Any:
@@ -244,6 +248,7 @@ class _MessageReader:
             is_compressed = self._buffer[0] != 0
             message: bytes | bytearray = bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length])
             del self._buffer[: PREFIX_BYTES + length]
+            self._taken.set()
             if is_compressed:
                 message = await inflated_message(message, self.compression.requests, self._limit_bytes, self._pool)
             yield self._method.parse(message)
@@ -251,24 +256,40 @@ class _MessageReader:
             raise InvalidArgument("the request stream ended inside a message")
 
     async def caller_has_left(self) -> None:
-        """Waits until the caller leaves. Takes nothing from the stream: it watches only once all requests are read."""
-        await self._ended.wait()
-        await disconnected(self._receive)
+        """Waits until the caller leaves; reads ahead, as nobody may be reading."""
+        while not self._has_ended and not self.caller_left:
+            if len(self._buffer) < _READ_AHEAD_BYTES:
+                await self._fetch()
+            else:
+                self._taken.clear()
+                await self._taken.wait()
+        if not self.caller_left:
+            await disconnected(self._receive)
 
     async def _filled(self, size: int) -> bool:
         """Whether the buffer could be filled to ``size`` bytes."""
         while len(self._buffer) < size and not self._has_ended:
-            # Shielded as in ``disconnected``: the host resolves the future that receive() gives, and a cancelled one it could not.
-            message = await asyncio.shield(self._receive())
-            if message["type"] != "http.request":
+            if self.caller_left:
                 # Ends the handler the way a cancelled task ends: nobody is left to be told anything else.
-                self.caller_left = True
                 raise asyncio.CancelledError
-            self._buffer += message.get("body", b"")
-            if not message.get("more_body", False):
-                self._has_ended = True
-                self._ended.set()
+            await self._fetch()
         return len(self._buffer) >= size
+
+    async def _fetch(self) -> None:
+        """Takes in the host's next message; all who come while it is awaited wait for the same one."""
+        fetching = self._fetching
+        if fetching is None:
+            fetching = self._fetching = asyncio.ensure_future(self._receive())
+        # Shielded as in ``disconnected``: the host resolves the future that receive() gives, and a cancelled one it could not.
+        message = await asyncio.shield(fetching)
+        if self._fetching is not fetching:
+            return  # Another who waited has taken it in.
+        self._fetching = None
+        if message["type"] != "http.request":
+            self.caller_left = True
+            return
+        self._buffer += message.get("body", b"")
+        self._has_ended = not message.get("more_body", False)
 
 
 async def _responses(method: RpcMethod, request: Any, context: AsgiContext) -> AsyncGenerator[Any, None]:

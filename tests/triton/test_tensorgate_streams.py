@@ -9,6 +9,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from protos.inference import grpc_service_pb2 as pb
+from protos.inference import grpc_service_pb2_grpc as pb_grpc
 from protos.tensorgate.v1 import inference_pb2 as tg
 from protos.tensorgate.v1 import inference_pb2_grpc as tg_grpc
 from tests.support.python_models import made
@@ -81,3 +83,27 @@ async def test_predict_many(triton_stack: Stack, door: str) -> None:
     assert (answer.succeeded, answer.failed) == (3, 1)
     assert list(answer.outcomes[3].response.outputs[0].int_values) == [8], "the last answer of a decoupled model"
     assert nothing == tg.PredictManyResponse()
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_caller_that_leaves_with_more_requests_than_fit_frees_its_work(triton_stack: Stack, door: str) -> None:
+    async with grpc.aio.insecure_channel(target(triton_stack, door)) as channel:
+        statistics = pb_grpc.GRPCInferenceServiceStub(channel).ModelStatistics
+
+        async def cancelled() -> int:
+            answer = await statistics(pb.ModelStatisticsRequest(name="repeat_int32"))
+            return int(answer.model_stats[0].response_stats["0"].cancel.count)
+
+        before = await cancelled()
+        waiting = tg.ConverseRequest(request=repeated([1], 60_000))
+        # The one that is answered says that those before it are in work; those behind it find no room.
+        requests = [*[waiting] * 63, tg.ConverseRequest(request=repeated([7])), *[waiting] * 40]
+        call = tg_grpc.InferenceServiceStub(channel).Converse(sent(requests, asyncio.Event()))
+        answers = aiter(call)
+        assert [(await anext(answers)).final for _ in range(2)] == [False, True]
+        call.cancel()
+        for _ in range(100):
+            if await cancelled() - before >= 63:
+                break
+            await asyncio.sleep(0.05)
+        assert await cancelled() - before >= 63
