@@ -14,6 +14,8 @@ PREFIX_BYTES = 5
 """A message's frame: one byte that says whether it is compressed, four big-endian bytes of length."""
 
 _PREFIX = struct.Struct(">BI")
+_TIMEOUT_DIGITS = 18
+"""gRPC allows eight. More than these are no number that anybody waits for, and beyond a few thousand Python does not read them."""
 _TIMEOUT_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
@@ -59,7 +61,7 @@ def timeout_s(header: bytes) -> float | None:
     text = header.decode("latin-1")
     unit = _TIMEOUT_UNITS_S.get(text[-1:])
     digits = text[:-1]
-    if unit is None or not digits.isascii() or not digits.isdigit():
+    if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > _TIMEOUT_DIGITS:
         return None
     return int(digits) * unit
 

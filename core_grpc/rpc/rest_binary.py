@@ -52,13 +52,18 @@ class BinaryTail:
             raise InvalidArgument(f"unexpected additional input data: {left} bytes behind the last input's")
 
 
+def is_length(header: str) -> bool:
+    """Whether the header's value is a plain number."""
+    return header.isascii() and header.isdigit() and len(header) <= _DIGITS
+
+
 def json_length(header: str, body_bytes: int) -> int:
     """The header's value: 0 to the length of the body.
 
     Raises:
         InvalidArgument: it is not a plain number, or is larger than the body.
     """
-    if not (header.isascii() and header.isdigit() and len(header) <= _DIGITS):
+    if not is_length(header):
         raise InvalidArgument(f"header Inference-Header-Content-Length: wanted the bytes of JSON as digits, got {quoted(header, 40)}")
     length = int(header)
     if length > body_bytes:

@@ -22,7 +22,7 @@ from core_grpc.rpc.content_types import BINARY_TYPE, JSON_TYPE, essence, is_json
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.http_body import http_body, http_json
 from core_grpc.rpc.rest_answers import RestBody, binary_outputs, encode_infer_response
-from core_grpc.rpc.rest_binary import LENGTH_HEADER
+from core_grpc.rpc.rest_binary import LENGTH_HEADER, is_length
 from core_grpc.rpc.rest_codec import decode_infer_body
 from core_grpc.rpc.rest_encoding import OFFERED, answer_encoding, request_encoding
 from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
@@ -186,7 +186,7 @@ def _check_content_type(content_type: str) -> None:
 def _parsed_bytes(spec: ModelSpec, body: bytes, context: RpcContext) -> int:
     """How much of the body is looked at byte by byte: of raw tensors only the elements of BYTES, the others are taken as they are."""
     header = context.metadata.get(LENGTH_HEADER, "")
-    if header.isdecimal() and all(item.datatype is not Datatype.BYTES for item in spec.inputs):
+    if is_length(header) and all(item.datatype is not Datatype.BYTES for item in spec.inputs):
         return min(int(header), len(body))
     return len(body)
 

@@ -46,6 +46,9 @@ def test_a_compressed_frame_says_so() -> None:
         (b"5", None),
         (b"S", None),
         (b"-1S", None),
+        (b"100000000000n", 100.0),
+        pytest.param(b"9" * 400 + b"H", None, id="beyond floats"),
+        pytest.param(b"9" * 5000 + b"n", None, id="beyond int()"),
     ],
 )
 def test_timeouts(header: bytes, seconds: float | None) -> None:

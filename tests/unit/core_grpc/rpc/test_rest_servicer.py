@@ -161,6 +161,12 @@ async def test_a_raw_request(node: Node) -> None:
     assert answer.data.endswith(values.tobytes())
 
 
+@pytest.mark.parametrize("value", ["-1", "9" * 20, "9" * 5000])
+async def test_a_length_header_that_is_no_length(node: Node, value: str) -> None:
+    with pytest.raises(InvalidArgument, match="Inference-Header-Content-Length: wanted"):
+        await post(node, "ModelInfer", infer_body(np.zeros((1, 2))), call=Call({"inference-header-content-length": value}))
+
+
 async def test_bodies_that_go_to_a_thread(node: Node) -> None:
     values = np.random.default_rng(0).standard_normal((2, 20_000)).astype(np.float32)
     answer = await post(node, "ModelInfer", infer_body(values))
