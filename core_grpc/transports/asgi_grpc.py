@@ -146,9 +146,11 @@ class GrpcAsgiApp:
             payload = self._message(await cast("UnaryHandler", method.handler)(request, context))
             payload = await framed_answer(payload, compression.answers, self._pool) if compression.answers else frame(payload)
             self._watch.leave(call)
-        except (RpcFailure, GatewayError) as error:
+        except Exception as error:
             if call:
                 self._watch.leave(call)
+            if not isinstance(error, RpcFailure | GatewayError):
+                raise
             await _send_status(send, context.response_headers, wire_status(error))
             return
         except asyncio.CancelledError:
@@ -233,14 +235,18 @@ class _MessageReader:
         self._taken = asyncio.Event()
         self.caller_left = False
 
-    async def only_message(self) -> Any:
+    async def only_message(self) -> Message:
         """The one request of an RPC that does not stream requests; reads to the end of the body."""
-        messages = [message async for message in self]
-        if len(messages) != 1:
-            raise InvalidArgument(f"the request has {len(messages)} messages: wanted one")
-        return messages[0]
+        only: Message | None = None
+        async for message in self:
+            if only is not None:
+                raise InvalidArgument("the request has more than one message")
+            only = message
+        if only is None:
+            raise InvalidArgument("the request has no message")
+        return only
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
+    async def __aiter__(self) -> AsyncIterator[Message]:
         while await self._filled(PREFIX_BYTES):
             length = message_length(bytes(self._buffer[:PREFIX_BYTES]), self._limit_bytes)
             if not await self._filled(PREFIX_BYTES + length):
