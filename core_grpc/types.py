@@ -89,8 +89,8 @@ ParameterValue: TypeAlias = bool | int | float | str
 class Place(Protocol):
     """Where an output is written instead of being sent: a part of shared memory."""
 
-    def write(self, data: bytes) -> None:
-        """Writes the output's raw form."""
+    def write(self, data: bytes) -> Mapping[str, ParameterValue]:
+        """Writes the output's raw form; gives the parameters by which the answer says where it is."""
         ...
 
     def release(self) -> None:

@@ -15,8 +15,8 @@ from core_grpc.rpc.parameter_messages import parameter_values, set_parameters
 from core_grpc.rpc.raw_tensors import array_from_raw, checked_datatype, checked_shape, raw_from_array
 from core_grpc.rpc.request_parameters import check_parameters
 from core_grpc.rpc.typed_values import array_from_values
-from core_grpc.shared_memory.regions import BYTE_SIZE, REGION, SharedMemory
-from core_grpc.types import Datatype, InferRequest, InferResponse, ParameterValue, RequestedOutput, Tensor
+from core_grpc.shared_memory.regions import REGION, SharedMemory
+from core_grpc.types import Datatype, InferRequest, InferResponse, ParameterValue, Place, RequestedOutput, Tensor
 from protos.inference import grpc_service_pb2 as pb
 
 CONTENTS_FIELDS: Mapping[Datatype, str] = {
@@ -35,7 +35,7 @@ CONTENTS_FIELDS: Mapping[Datatype, str] = {
 }
 """The typed field of each datatype; FP16 and BF16 have none and travel raw."""
 
-_NO_PLACES: Mapping[str, RequestedOutput] = {}
+_NO_PLACES: Mapping[str, Place] = {}
 _PARAMETER_FIELDS: Mapping[type, str] = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 
 
@@ -61,14 +61,13 @@ def encode_infer_response(response: InferResponse, requested: tuple[RequestedOut
     Raises:
         InvalidArgument: an output does not fit its place in shared memory.
     """
-    places = {output.name: output for output in requested if output.place is not None} if requested else _NO_PLACES
+    places = {output.name: output.place for output in requested if output.place is not None} if requested else _NO_PLACES
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=response.model_version, id=response.id)
     for name, tensor in response.outputs.items():
         output = message.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.array.shape)
         raw = raw_from_array(tensor.array)
-        if name in places and (place := places[name].place) is not None:
-            place.write(raw)
-            set_parameters(output.parameters, {**places[name].parameters, BYTE_SIZE: len(raw)}, _PARAMETER_FIELDS)
+        if name in places:
+            set_parameters(output.parameters, places[name].write(raw), _PARAMETER_FIELDS)
             raw = b""
         message.raw_output_contents.append(raw)
     if response.parameters:

@@ -20,7 +20,6 @@ from core_grpc.errors import InvalidArgument, quoted
 from core_grpc.rpc.content_types import BINARY_TYPE, JSON_TYPE
 from core_grpc.rpc.raw_tensors import raw_from_array
 from core_grpc.rpc.rest_numbers import FLOATS
-from core_grpc.shared_memory.regions import BYTE_SIZE
 from core_grpc.types import Array, Datatype, InferRequest, InferResponse
 
 _HALVES = frozenset({Datatype.FP16, Datatype.BF16})
@@ -62,15 +61,13 @@ def binary_outputs(response: InferResponse, request: InferRequest) -> frozenset[
 def _encoded(response: InferResponse, request: InferRequest, json_from: Callable[[str, Datatype, Array], Any]) -> tuple[bytes, list[bytes]]:
     """The JSON, and the raw tensors behind it."""
     binary = binary_outputs(response, request)
-    places = {output.name: output for output in request.outputs if output.place is not None}
+    places = {output.name: output.place for output in request.outputs if output.place is not None}
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
     for name, tensor in response.outputs.items():
         encoded: dict[str, Any] = {"name": name, "datatype": tensor.datatype.value, "shape": tensor.array.shape}
-        if (place := places.get(name)) is not None and place.place is not None:
-            shared = raw_from_array(tensor.array)
-            place.place.write(shared)
-            encoded["parameters"] = dict[str, Any]({**place.parameters, BYTE_SIZE: len(shared)})
+        if name in places:
+            encoded["parameters"] = places[name].write(raw_from_array(tensor.array))
         elif name in binary:
             raw.append(raw_from_array(tensor.array))
             encoded["parameters"] = {"binary_data_size": len(raw[-1])}

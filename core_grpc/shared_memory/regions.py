@@ -105,8 +105,8 @@ class OutputPlace:
         self._is_held = True
         region.use()
 
-    def write(self, data: bytes) -> None:
-        """Writes the output's raw form.
+    def write(self, data: bytes) -> Mapping[str, ParameterValue]:
+        """Writes the output's raw form; gives the parameters by which the answer says where it is.
 
         Raises:
             InvalidArgument: it is larger than its place, or the memory cannot be written.
@@ -117,6 +117,8 @@ class OutputPlace:
                 f"least {len(data)} bytes to hold the results"
             )
         self.region.write(self.offset, data)
+        offset = {OFFSET: self.offset} if self.offset else {}
+        return {REGION: self.region.status.name, **offset, BYTE_SIZE: len(data)}
 
     def release(self) -> None:
         """Nothing more will be written."""

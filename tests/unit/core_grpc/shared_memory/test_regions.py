@@ -60,6 +60,15 @@ def test_outputs_in_shared_memory_are_values_and_not_in_the_body(other: str) -> 
         registry(BytesMemory(bytes(8))).with_places((place(**{other: 1}),))
 
 
+def test_an_answer_says_where_its_output_is_and_nothing_else() -> None:
+    with_others = place(4, 4, mine=1 << 63)  # No signed integer: what is echoed must be written in the protocol's messages.
+    at_start = place(0, 8)
+    for wanted, told in ((with_others, {REGION: "r", OFFSET: 4, BYTE_SIZE: 2}), (at_start, {REGION: "r", BYTE_SIZE: 2})):
+        (output,) = registry(BytesMemory(bytes(8))).with_places((wanted,))
+        assert output.place
+        assert output.place.write(b"ab") == told
+
+
 def test_an_output_larger_than_its_place_is_refused_and_nothing_is_written() -> None:
     memory = BytesMemory(b"abcdefgh")
     (output,) = registry(memory).with_places((place(0, 4),))
