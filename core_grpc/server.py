@@ -138,9 +138,9 @@ class Node:
             (
                 _service(rest_pb2, "Rest"),
                 RestServicer(plane, self.settings, self.processing_pool, self._memory),
-                GenerateServicer(plane, limits),
+                GenerateServicer(plane, limits, self.processing_pool),
                 RestIntrospectionServicer(plane, limits),
-                RestRepositoryServicer(plane, limits),
+                RestRepositoryServicer(plane, limits, self.processing_pool),
                 RestSharedMemoryServicer(self._memory, limits),
                 RestSettingsServicer(plane, self._tracer, logs, limits),
             ),

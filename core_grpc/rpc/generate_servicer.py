@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
 from contextlib import aclosing
 
 from google.api.httpbody_pb2 import HttpBody
@@ -13,6 +14,8 @@ from core_grpc.rpc.content_types import EVENTS_TYPE, is_json
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.http_body import http_body
 from core_grpc.rpc.interceptors import failure_of
+from core_grpc.rpc.off_loop import INLINE_JSON_BYTES, off_loop
+from core_grpc.rpc.rest_answers import RestBody
 from core_grpc.rpc.rest_generate import decode_generate_body, encode_generate_response, error_event, event
 from core_grpc.settings import LimitsSettings
 from core_grpc.types import InferRequest, InferResponse
@@ -24,15 +27,17 @@ _PATH = "/tensorgate.rest.v1.Rest/GenerateStream"
 class GenerateServicer:
     """``/v2/models/{model}/generate`` and ``/generate_stream``."""
 
-    def __init__(self, data_plane: DataPlane, limits: LimitsSettings) -> None:
+    def __init__(self, data_plane: DataPlane, limits: LimitsSettings, pool: Executor) -> None:
+        """``pool`` reads and writes large bodies."""
         self._data_plane = data_plane
         self._limits = limits
+        self._pool = pool
 
     async def Generate(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
         """One JSON object in, one out; of a decoupled model, the one answer that it must give."""
         decoded = await self._decoded(request, context)
         if not self._data_plane.is_decoupled(request.model, request.version):
-            return http_body(encode_generate_response(await self._data_plane.infer(decoded)))
+            return http_body(await self._encoded(await self._data_plane.infer(decoded)))
         last: InferResponse | None = None
         async with aclosing(self._data_plane.stream(decoded)) as responses:
             async for response in responses:
@@ -41,7 +46,7 @@ class GenerateServicer:
                 last = response
         if last is None:
             raise FailedPrecondition("generate expects the model to give exactly 1 answer, it gave none: use generate_stream")
-        return http_body(encode_generate_response(last))
+        return http_body(await self._encoded(last))
 
     async def GenerateStream(self, request: pb.RestBodyRequest, context: RpcContext) -> AsyncGenerator[HttpBody, None]:
         """One JSON object in, an event for each answer; what fails before the first one fails with its status, later as an event."""
@@ -51,7 +56,7 @@ class GenerateServicer:
             async with aclosing(self._data_plane.stream(decoded)) as responses:
                 async for response in responses:
                     has_begun = True
-                    yield HttpBody(content_type=EVENTS_TYPE, data=event(encode_generate_response(response).data))
+                    yield HttpBody(content_type=EVENTS_TYPE, data=event((await self._encoded(response)).data))
         except Exception as error:
             if not has_begun:
                 raise
@@ -67,4 +72,11 @@ class GenerateServicer:
         if context.metadata.get("content-encoding", "identity").lower() not in ("", "identity"):
             raise InvalidArgument("content-encoding: generate takes bodies as they are (identity)")
         spec = await self._data_plane.spec(request.model, request.version, context.deadline)
-        return decode_generate_body(spec, request.body.data, self._limits, context.deadline)
+        body = request.body.data
+        return await off_loop(
+            lambda: decode_generate_body(spec, body, self._limits, context.deadline), self._pool, is_large=len(body) > INLINE_JSON_BYTES
+        )
+
+    async def _encoded(self, response: InferResponse) -> RestBody:
+        size_bytes = sum(tensor.array.nbytes for tensor in response.outputs.values())
+        return await off_loop(lambda: encode_generate_response(response), self._pool, is_large=size_bytes > INLINE_JSON_BYTES)

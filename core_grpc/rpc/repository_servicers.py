@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Mapping
+from concurrent.futures import Executor
 
 from google.api.httpbody_pb2 import HttpBody
 
@@ -12,6 +13,7 @@ from core_grpc.errors import InvalidArgument, Unsupported, quoted
 from core_grpc.lifecycle import ModelState
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.http_body import http_json
+from core_grpc.rpc.off_loop import INLINE_JSON_BYTES, off_loop
 from core_grpc.rpc.override_codec import decode_override
 from core_grpc.rpc.parameter_messages import parameter_values
 from core_grpc.rpc.rest_json import kind_of, members, parse_document
@@ -47,14 +49,17 @@ class RepositoryServicer:
 class RestRepositoryServicer:
     """Of ``tensorgate.rest.v1.Rest``."""
 
-    def __init__(self, data_plane: DataPlane, limits: LimitsSettings) -> None:
+    def __init__(self, data_plane: DataPlane, limits: LimitsSettings, pool: Executor) -> None:
+        """``pool`` reads large bodies: a load's may have the model's files."""
         self._data_plane = data_plane
         self._limits = limits
+        self._pool = pool
 
     async def RepositoryModelLoad(self, request: rest_pb2.RestBodyRequest, _context: RpcContext) -> HttpBody:
         """Loads a model, or loads it anew."""
-        parameters = {key: _load_value(key, value) for key, value in self._parameters(request).items()}
-        await self._data_plane.load(request.model, decode_override(request.model, parameters))
+        is_large = len(request.body.data) > INLINE_JSON_BYTES
+        override = await off_loop(lambda: decode_override(request.model, self._load_parameters(request)), self._pool, is_large=is_large)
+        await self._data_plane.load(request.model, override)
         return http_json({})
 
     async def RepositoryModelUnload(self, request: rest_pb2.RestBodyRequest, _context: RpcContext) -> HttpBody:
@@ -62,6 +67,9 @@ class RestRepositoryServicer:
         with_steps = _unload_dependents(self._parameters(request))
         await self._data_plane.unload(request.model, with_models_of_steps=with_steps)
         return http_json({})
+
+    def _load_parameters(self, request: rest_pb2.RestBodyRequest) -> Mapping[str, str | bytes]:
+        return {key: _load_value(key, value) for key, value in self._parameters(request).items()}
 
     def _parameters(self, request: rest_pb2.RestBodyRequest) -> Mapping[str, object]:
         if not request.body.data.strip():

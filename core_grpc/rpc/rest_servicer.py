@@ -7,7 +7,6 @@ is set; stock clients send JSON under any of these. ``image/*``, ``audio/*`` and
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -21,6 +20,7 @@ from core_grpc.rpc.compression import INLINE_BYTES, INLINE_INFLATED_BYTES, SMALL
 from core_grpc.rpc.content_types import BINARY_TYPE, JSON_TYPE, essence, is_json, is_upload
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.http_body import http_body, http_json
+from core_grpc.rpc.off_loop import INLINE_JSON_BYTES, off_loop
 from core_grpc.rpc.rest_answers import RestBody, binary_outputs, encode_infer_response
 from core_grpc.rpc.rest_binary import LENGTH_HEADER, is_length
 from core_grpc.rpc.rest_codec import decode_infer_body
@@ -32,9 +32,6 @@ from core_grpc.settings import NodeSettings
 from core_grpc.shared_memory.regions import SharedMemory, release_places
 from core_grpc.types import Datatype, InferRequest, InferResponse, ModelSpec, TensorSpec
 from protos.tensorgate.rest.v1 import rest_pb2 as pb
-
-_INLINE_BYTES = 1 << 16
-"""Bodies and outputs up to this size are handled on the event loop; larger ones would keep it from others and go to a thread."""
 
 _ORIGINAL_PATH = "x-envoy-original-path"
 """The URL's path with its query, as the edge's transcoder hands it on."""
@@ -149,11 +146,8 @@ class RestServicer:
         context.set_header("content-encoding", encoding)
         return replace(body, data=data)
 
-    async def _off_loop(self, size_bytes: int, work: Callable[[], Result], inline_bytes: int = _INLINE_BYTES) -> Result:
-        """Does small work here and large work on a thread."""
-        if size_bytes <= inline_bytes:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+    async def _off_loop(self, size_bytes: int, work: Callable[[], Result], inline_bytes: int = INLINE_JSON_BYTES) -> Result:
+        return await off_loop(work, self._pool, is_large=size_bytes > inline_bytes)
 
 
 def _request_encoding(context: RpcContext) -> str:

@@ -6,15 +6,15 @@ compressed their requests (where the transport can see that) or asked for it wit
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from core_grpc.errors import InvalidArgument, StatusCode, Unsupported, quoted
 from core_grpc.rpc.compression import ENCODINGS, INLINE_BYTES, INLINE_INFLATED_BYTES, SMALLEST_BYTES, compressed, inflated
 from core_grpc.rpc.framing import compressed_frame, frame
 from core_grpc.rpc.interceptors import RpcFailure
+from core_grpc.rpc.off_loop import off_loop
 
 ASKED_HEADER = "response-compression-algorithm"
 """``gzip``, ``deflate`` or ``none``. Beside the protocol, which has no way to ask without compressing the request too."""
@@ -22,8 +22,6 @@ ACCEPTED = "identity, deflate, gzip"
 """The value of ``grpc-accept-encoding``."""
 
 _TRANSCODED_HEADER = "x-envoy-original-path"
-
-Result = TypeVar("Result")
 
 
 class MessageCompression(NamedTuple):
@@ -83,7 +81,7 @@ async def inflated_message(
     if not message:
         return b""
     try:
-        return await _off_loop(len(message) > INLINE_INFLATED_BYTES, lambda: inflated(message, encoding, limit_bytes), pool)
+        return await off_loop(lambda: inflated(message, encoding, limit_bytes), pool, is_large=len(message) > INLINE_INFLATED_BYTES)
     except InvalidArgument as error:
         raise RpcFailure(StatusCode.INTERNAL, f"a message cannot be decompressed: {error.message}") from None
 
@@ -92,9 +90,5 @@ async def framed_answer(message: bytes, encoding: str, pool: Executor | None) ->
     """The answer in its frame, compressed unless it is small or would not become smaller."""
     if not encoding or len(message) < SMALLEST_BYTES:
         return frame(message)
-    smaller = await _off_loop(len(message) > INLINE_BYTES, lambda: compressed(message, encoding), pool)
+    smaller = await off_loop(lambda: compressed(message, encoding), pool, is_large=len(message) > INLINE_BYTES)
     return compressed_frame(smaller) if len(smaller) < len(message) else frame(message)
-
-
-async def _off_loop(is_large: bool, work: Callable[[], Result], pool: Executor | None) -> Result:
-    return await asyncio.get_running_loop().run_in_executor(pool, work) if is_large else work()

@@ -23,6 +23,8 @@ from PIL import Image
 from core_grpc.errors import GatewayError, InvalidArgument, LimitExceeded, ModelNotReady, NotFound, Unsupported
 from core_grpc.lifecycle import ServerState
 from core_grpc.rpc.compression import compressed
+from core_grpc.rpc.generate_servicer import GenerateServicer
+from core_grpc.rpc.repository_servicers import RestRepositoryServicer
 from core_grpc.rpc.rest_servicer import RestServicer
 from core_grpc.server import Node
 from core_grpc.settings import DrainSettings, ModelsSettings, NodeSettings
@@ -165,6 +167,39 @@ async def test_a_raw_request(node: Node) -> None:
 async def test_a_length_header_that_is_no_length(node: Node, value: str) -> None:
     with pytest.raises(InvalidArgument, match="Inference-Header-Content-Length: wanted"):
         await post(node, "ModelInfer", infer_body(np.zeros((1, 2))), call=Call({"inference-header-content-length": value}))
+
+
+class CountingPool(ThreadPoolExecutor):
+    """Counts what it is given to do."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.count = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        return super().submit(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("columns", "count"), [(2, 0), (20_000, 2)])
+async def test_large_bodies_of_generate_go_to_a_thread(node: Node, columns: int, count: int) -> None:
+    pool = CountingPool()
+    servicer = GenerateServicer(node.data_plane, node.settings.limits, pool)
+    values = [0.5] * columns
+    body = HttpBody(data=json.dumps({"X": [values]}).encode())
+    answer = await servicer.Generate(pb.RestBodyRequest(model="fp32", body=body), Call())
+    assert json.loads(answer.data)["Y"] == values
+    assert pool.count == count, "to read it and to write it"
+
+
+async def test_a_large_body_of_a_load_goes_to_a_thread(node: Node) -> None:
+    pool = CountingPool()
+    servicer = RestRepositoryServicer(node.data_plane, node.settings.limits, pool)
+    for size, count in ((10, 0), (1 << 17, 1)):
+        body = HttpBody(data=json.dumps({"parameters": {"file:1/f": "A" * size}}).encode())
+        with pytest.raises(InvalidArgument):
+            await servicer.RepositoryModelLoad(pb.RestBodyRequest(model="fp32", body=body), Call())
+        assert pool.count == count
 
 
 async def test_bodies_that_go_to_a_thread(node: Node) -> None:
