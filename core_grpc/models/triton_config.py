@@ -15,10 +15,11 @@ from google.protobuf.message import Message
 from core_grpc.errors import ModelLoadFailed, one_line, quoted
 from core_grpc.models.model_config import TRITON_FILE, ModelConfig, model_config_from_document
 from core_grpc.models.triton_fields import Treatment, treatment
+from core_grpc.pipelines.step import PIPELINE, PLATFORM
 from protos.inference import model_config_pb2 as pb
 
 _BACKENDS: Mapping[str, str] = {"onnxruntime": "onnxruntime", "python": "python", "identity": "identity"}
-_PLATFORMS: Mapping[str, str] = {"onnxruntime_onnx": "onnxruntime", "python": "python"}
+_PLATFORMS: Mapping[str, str] = {"onnxruntime_onnx": "onnxruntime", "python": "python", PLATFORM: PIPELINE}
 _KINDS: Mapping[int, str] = {0: "start", 1: "ready", 2: "end", 3: "correlation_id"}
 """Keys of [sequence] by ``ModelSequenceBatching.Control.Kind``."""
 
@@ -67,7 +68,7 @@ def _set_fields(message: Message, above: str) -> Iterator[str]:
 
 
 def _backend(message: pb.ModelConfig) -> str:
-    """A name in ``BACKENDS``; empty where the file says nothing, so that the model's file decides."""
+    """A name in ``BACKENDS``, or ``PIPELINE``; empty where the file says nothing, so that the model's file decides."""
     by_platform = _PLATFORMS.get(message.platform)
     by_backend = _BACKENDS.get(message.backend)
     if message.backend and by_backend is None:
@@ -76,7 +77,11 @@ def _backend(message: pb.ModelConfig) -> str:
         raise _failure(f"platform: wanted one of {', '.join(_PLATFORMS)}, got {quoted(message.platform)}")
     if by_platform and by_backend and by_platform != by_backend:
         raise _failure(f"platform: wanted that of the backend {quoted(message.backend)}, got {quoted(message.platform)}")
-    return by_backend or by_platform or ""
+    is_ensemble = message.HasField("ensemble_scheduling")
+    found = by_backend or by_platform or (PIPELINE if is_ensemble else "")
+    if is_ensemble != (found == PIPELINE):
+        raise _failure(f"ensemble_scheduling goes with the platform {quoted(PLATFORM)}, and it with nothing else")
+    return found
 
 
 def _model_tables(message: pb.ModelConfig, backend: str) -> dict[str, Any]:
@@ -95,6 +100,8 @@ def _model_tables(message: pb.ModelConfig, backend: str) -> dict[str, Any]:
         document |= _dynamic_batching(message.dynamic_batching)
     if message.HasField("sequence_batching"):
         document["sequence"] = _sequence(message.sequence_batching)
+    if message.HasField("ensemble_scheduling"):
+        document["step"] = [_step(step) for step in message.ensemble_scheduling.step]
     lead = [-1] if message.max_batch_size else []
     document["input"] = {item.name: _input(item, lead) for item in message.input}
     document["output"] = {item.name: _output(item, lead) for item in message.output}
@@ -156,6 +163,12 @@ def _sequence(batching: pb.ModelSequenceBatching) -> dict[str, Any]:
                 raise _failure(f"sequence_batching.control_input {quoted(item.name)}: wanted 0 for false and 1 for true, got {values}")
             table[_KINDS[control.kind]] = item.name
     return table
+
+
+def _step(step: pb.ModelEnsembling.Step) -> dict[str, Any]:
+    table: dict[str, Any] = {"model": step.model_name, "inputs": dict(step.input_map), "outputs": dict(step.output_map)}
+    # -1 is the newest; 0 is what nothing is.
+    return {**table, "version": step.model_version} if step.model_version not in (-1, 0) else table
 
 
 def _input(item: pb.ModelInput, lead: list[int]) -> dict[str, Any]:

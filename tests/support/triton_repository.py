@@ -52,6 +52,80 @@ dynamic_batching {
 optimization { execution_accelerators { cpu_execution_accelerator : [ { name : "openvino" } ] } }
 """
 
+ENSEMBLE = """
+name: "ensemble_add_sub"
+platform: "ensemble"
+max_batch_size: 8
+input [
+  {
+    name: "A"
+    data_type: TYPE_INT32
+    dims: [ 16 ]
+  },
+  {
+    name: "B"
+    data_type: TYPE_INT32
+    dims: [ 16 ]
+  }
+]
+output [
+  {
+    name: "TWICE_A"
+    data_type: TYPE_INT32
+    dims: [ 16 ]
+  },
+  {
+    name: "TWICE_B"
+    data_type: TYPE_INT32
+    dims: [ 16 ]
+  }
+]
+ensemble_scheduling {
+  step [
+    {
+      model_name: "simple"
+      model_version: -1
+      input_map {
+        key: "INPUT0"
+        value: "A"
+      }
+      input_map {
+        key: "INPUT1"
+        value: "B"
+      }
+      output_map {
+        key: "OUTPUT0"
+        value: "sum"
+      }
+      output_map {
+        key: "OUTPUT1"
+        value: "difference"
+      }
+    },
+    {
+      model_name: "simple"
+      model_version: 2
+      input_map {
+        key: "INPUT0"
+        value: "sum"
+      }
+      input_map {
+        key: "INPUT1"
+        value: "difference"
+      }
+      output_map {
+        key: "OUTPUT0"
+        value: "TWICE_A"
+      }
+      output_map {
+        key: "OUTPUT1"
+        value: "TWICE_B"
+      }
+    }
+  ]
+}
+"""
+
 
 def write_simple(repository: Path) -> None:
     """``simple``: INPUT0, INPUT1 INT32 [16] -> OUTPUT0 sum, OUTPUT1 difference; versions 1 to 3, and a file name of its own."""
@@ -65,3 +139,9 @@ def write_simple(repository: Path) -> None:
     (repository / "simple" / "config.pbtxt").write_text(text, encoding="utf-8")
     labels = "\n".join(f"label {number}" for number in range(16))
     (repository / "simple" / "output0_labels.txt").write_text(labels, encoding="utf-8")
+
+
+def write_ensemble(repository: Path) -> None:
+    """``ensemble_add_sub``: A, B -> (A + B) + (A - B), (A + B) - (A - B), by ``simple`` twice. Its version's directory is empty."""
+    (repository / "ensemble_add_sub" / "1").mkdir(parents=True)
+    (repository / "ensemble_add_sub" / "config.pbtxt").write_text(ENSEMBLE, encoding="utf-8")

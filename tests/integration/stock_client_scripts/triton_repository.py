@@ -50,10 +50,21 @@ def simple(client: triton.InferenceServerClient) -> dict[str, object]:
     }
 
 
+def ensemble(client: triton.InferenceServerClient) -> dict[str, object]:
+    a, b = np.arange(32, dtype=np.int32).reshape(2, 16), np.full((2, 16), 5, np.int32)
+    answer = client.infer("ensemble_add_sub", [tensor("A", a, "INT32"), tensor("B", b, "INT32")])
+    config = client.get_model_config("ensemble_add_sub", as_json=True)["config"]
+    return {
+        "platform": config["platform"],
+        "steps": [step["model_name"] for step in config["ensemble_scheduling"]["step"]],
+        "is_right": [bool((answer.as_numpy(f"TWICE_{name}") == 2 * array).all()) for name, array in (("A", a), ("B", b))],
+    }
+
+
 def main(address: str) -> None:
     client = triton.InferenceServerClient(address)
     index = {item["name"]: item.get("reason", "") for item in client.get_model_repository_index(as_json=True)["models"]}
-    print(json.dumps({"index": index, "simple": simple(client)}))
+    print(json.dumps({"index": index, "simple": simple(client), "ensemble": ensemble(client)}))
 
 
 main(*sys.argv[1:])

@@ -17,6 +17,7 @@ from core_grpc.models.repository import scan_repository
 from core_grpc.models.triton_config import model_config_from_pbtxt
 from core_grpc.models.triton_fields import FIELDS, Treatment, treatment
 from core_grpc.models.version_policy import ALL, VersionPolicy, specific
+from core_grpc.pipelines.step import Step
 from core_grpc.scheduler.policy import QueuePolicy, TimeoutAction
 from core_grpc.scheduler.resources import ResourceNeed
 from core_grpc.types import Datatype
@@ -26,6 +27,10 @@ TENSORS = 'input { name: "X" data_type: TYPE_FP32 dims: 4 } output { name: "Y" d
 ONNX = f'backend: "onnxruntime" max_batch_size: 8 {TENSORS}'
 PYTHON = f'backend: "python" max_batch_size: 8 {TENSORS}'
 LIMITED = ' instance_group {{ rate_limiter {{ resources {{ name: "R" count: 1 {} }} }} }}'
+STEP = """
+    platform: "ensemble"
+    ensemble_scheduling {{ step {{ model_name: "a" {} input_map {{ key: "IN" value: "X" }} output_map {{ key: "OUT" value: "Y" }} }} }}
+"""
 BATCHING = "dynamic_batching {{ {} }}"
 LEVELS = "dynamic_batching {{ priority_levels: 2 default_priority_level: 1 {} }}"
 CONTROL = 'sequence_batching {{ control_input {{ name: "C" control {{ {} }} }} }}'
@@ -68,6 +73,10 @@ READ: dict[str, tuple[str, str]] = {
         ONNX + CONTROL.format("kind: CONTROL_SEQUENCE_START"),
         ONNX + CONTROL.format("kind: CONTROL_SEQUENCE_END"),
     ),
+    "ensemble_scheduling.step.model_name": (STEP.format(""), STEP.format("").replace('"a"', '"b"')),
+    "ensemble_scheduling.step.model_version": (STEP.format("model_version: -1"), STEP.format("model_version: 2")),
+    "ensemble_scheduling.step.input_map": (STEP.format(""), STEP.format("").replace('"IN"', '"OTHER"')),
+    "ensemble_scheduling.step.output_map": (STEP.format(""), STEP.format("").replace('"OUT"', '"OTHER"')),
     "parameters": (ONNX, ONNX + 'parameters { key: "intra_op_thread_count" value { string_value: "1" } }'),
     "parameters.string_value": (ONNX, ONNX + 'parameters { key: "other" value { string_value: "1" } }'),
     "model_transaction_policy.decoupled": (PYTHON, PYTHON + "model_transaction_policy { decoupled: true }"),
@@ -208,6 +217,13 @@ def test_a_whole_file() -> None:
     assert config.notice.startswith("config.pbtxt: no effect here: metric_tags, optimization.graph.level")
 
 
+def test_an_ensemble() -> None:
+    config = model_config_from_pbtxt("m", STEP.format("model_version: 3") + TENSORS + " max_batch_size: 4")
+    assert config.backend == "pipeline"
+    assert config.steps == (Step("a", "3", {"IN": "X"}, {"OUT": "Y"}),)
+    assert model_config_from_pbtxt("m", STEP.format("")).steps[0].version == ""
+
+
 def test_versions_and_batch_sizes() -> None:
     assert model_config_from_pbtxt("m", "version_policy { all {} }").versions == ALL
     assert model_config_from_pbtxt("m", "version_policy { specific { versions: [2, 1] } }").versions == specific(["2", "1"])
@@ -222,9 +238,12 @@ def test_versions_and_batch_sizes() -> None:
         ("nope: 1", r'not the text of a ModelConfig, at line 1:1 : .*no field named "nope"'),
         ("max_batch_size: 'a", "not the text of a ModelConfig, at line 1"),
         ('name: "other"', "name: wanted 'm', as the model's directory, got 'other'"),
-        ('platform: "tensorrt_plan"', "platform: wanted one of onnxruntime_onnx, python, got 'tensorrt_plan'"),
+        ('platform: "tensorrt_plan"', "platform: wanted one of onnxruntime_onnx, python, ensemble, got 'tensorrt_plan'"),
         ('backend: "vllm"', "backend: wanted one of onnxruntime, python, identity, got 'vllm'"),
         ('backend: "python" platform: "onnxruntime_onnx"', "platform: wanted that of the backend 'python', got 'onnxruntime_onnx'"),
+        ('platform: "ensemble"', "ensemble_scheduling goes with the platform 'ensemble'"),
+        ('backend: "python" ensemble_scheduling { }', "ensemble_scheduling goes with the platform 'ensemble'"),
+        ("ensemble_scheduling { step { } }", r"\[\[step\]\] 1 model: wanted the name of a model, got nothing"),
         ("max_batch_size: -1", "max_batch_size: wanted a whole number from 0"),
         ('input { name: "X" data_type: TYPE_FP32 }', "input 'X': wanted a name, data_type and dims"),
         ('input { name: "X" dims: 1 }', "input 'X': wanted a name, data_type and dims"),
