@@ -233,7 +233,7 @@ class DataPlane:
             model.statistics.failed(time.monotonic() - began)
             raise
         finally:
-            model.users -= 1
+            model.release()
         model.statistics.answered(prepared.rows, prepared.preprocess_s, execution)
         if self._tracer.is_on:
             self._trace(request, model.spec, began, prepared.preprocess_s, execution)
@@ -376,7 +376,7 @@ def _using(model: Model) -> Iterator[None]:
     try:
         yield
     finally:
-        model.users -= 1
+        model.release()
 
 
 def _response(model: Model, request: InferRequest, prepared: _Prepared, execution: Execution) -> InferResponse:

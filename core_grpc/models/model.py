@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -48,7 +49,8 @@ class Model(ABC):
         """The file in the version's directory that it was read from; empty for a backend without one."""
         self.statistics = ModelStatistics()
         self.users = 0
-        """Requests that have this model in hand, from the moment they found it."""
+        """Requests that have this model in hand, from the moment they found it; ``release`` is called for each in the end."""
+        self._unused: asyncio.Event | None = None
         self._cache: ModelCache | None = None
         self.last_used = time.monotonic()
         """When a request last found it, or it was loaded."""
@@ -57,6 +59,18 @@ class Model(ABC):
     def is_idle(self) -> bool:
         """Whether nobody would miss it now: no request has it in hand, and it keeps nothing for one that is to come."""
         return not self.users
+
+    def release(self) -> None:
+        """One of ``users`` is done with it."""
+        self.users -= 1
+        if not self.users and self._unused:
+            self._unused.set()
+
+    async def unused(self) -> None:
+        """Returns once nobody has it in hand. For a model that nobody finds any more."""
+        self._unused = asyncio.Event()
+        if self.users:
+            await self._unused.wait()
 
     @abstractmethod
     def infer(self, inputs: Mapping[str, Array], rows: int, request: InferRequest | None = None) -> Coroutine[Any, Any, Execution]:

@@ -149,7 +149,7 @@ class OnDemand:
         """
         model = self._registry.known(name, version)
         if model is None:
-            (await self.resident(name, version, deadline, nbytes)).users -= 1
+            (await self.resident(name, version, deadline, nbytes)).release()
             model = self._registry.find(name, version)
         return model
 

@@ -52,7 +52,7 @@ class ParkedModel(Model):
         try:
             execution = await model.infer(inputs, rows, request and _waited(request, waited))
         finally:
-            model.users -= 1
+            model.release()
         return execution._replace(queue_s=execution.queue_s + waited)
 
     @override
@@ -63,14 +63,14 @@ class ParkedModel(Model):
                 async for answer in answers:
                     yield answer
         finally:
-            model.users -= 1
+            model.release()
 
     async def _resident(self, inputs: Mapping[str, Array], request: InferRequest | None) -> Model:
         nbytes = sum(array.nbytes for array in inputs.values())
         model = await self._summon(self.spec.name, self.spec.version, request.deadline if request else None, nbytes)
         if model.spec != self.spec:
             # The inputs were held against what the model was.
-            model.users -= 1
+            model.release()
             raise ModelNotReady(f"model '{self.spec.name}' was replaced by another one while the request waited for it: ask again")
         model.last_used = time.monotonic()
         return model

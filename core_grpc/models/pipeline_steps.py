@@ -100,7 +100,7 @@ class PipelineSteps:
             model.statistics.failed(time.monotonic() - began)
             raise
         finally:
-            model.users -= 1
+            model.release()
         times.add(execution.compute_s)
         return execution
 

@@ -34,8 +34,6 @@ from core_grpc.settings import ModelsSettings
 
 _log = logging.getLogger(__name__)
 
-_IDLE_POLL_S = 0.01
-
 
 class RepositoryControl:
     """See the module's text. Belongs to the event loop."""
@@ -292,10 +290,16 @@ async def _retire(slots: Sequence[Slot], grace_s: float) -> None:
     for slot in slots:
         if slot.lifecycle.state is ModelState.READY:
             slot.lifecycle.to(ModelState.UNLOADING)
-    ends = time.monotonic() + grace_s
-    while any(slot.resident and slot.resident.users for slot in slots) and time.monotonic() < ends:  # noqa: ASYNC110 (nobody tells)
-        await asyncio.sleep(_IDLE_POLL_S)
-    await asyncio.gather(*(_close(slot) for slot in slots))
+    busy = [slot.resident for slot in slots if slot.resident and slot.resident.users]
+    try:
+        async with asyncio.timeout(grace_s if busy else None):
+            for model in busy:
+                await model.unused()
+    except TimeoutError:
+        _log.warning("model %s: work that took longer than %g s is cut off", busy[0].spec.name, grace_s)
+    finally:
+        # Also when the server stops meanwhile: nobody else knows of versions that others took the place of.
+        await asyncio.gather(*(_close(slot) for slot in slots))
 
 
 async def _close(slot: Slot, reason: str = UNLOADED) -> None:

@@ -94,6 +94,8 @@ def _model_tables(message: pb.ModelConfig, backend: str) -> dict[str, Any]:
         document["model_file"] = message.default_model_filename
     if message.HasField("version_policy"):
         document["versions"] = _versions(message.version_policy)
+    if message.response_cache.enable:
+        document["response_cache"] = {"enable": True}
     if message.instance_group:
         document["instances"] = [_instances(group) for group in message.instance_group]
     if message.HasField("dynamic_batching"):

@@ -65,7 +65,7 @@ FIELDS: Mapping[str, Treatment] = {
     "model_operations": _REFUSED,
     "model_transaction_policy": _READ,
     "model_repository_agents": _REFUSED,
-    "response_cache": _NO_EFFECT,
+    "response_cache": _READ,
     "runtime": _REFUSED,
     "model_metrics": _NO_EFFECT,
 }

@@ -124,8 +124,9 @@ class OnnxRuntimeBackend:
         threads = threads_from_options(source.options)
         model_file = source.directory / (source.model_file or MODEL_FILE)
         _check_file(model_file)
-        check_external_data(model_file)
+        checked = check_external_data(model_file)
         sessions = {placement: session_from_file(model_file, placement, threads) for placement in source.placements}
+        checked.check_unchanged()
         session = sessions[source.placements[0]]
         defaults = {node.name: node for node in session.get_overridable_initializers()}
         optional = [defaults[spec.name] for spec in source.declared_inputs if spec.name in defaults]

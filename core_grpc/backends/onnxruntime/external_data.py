@@ -13,7 +13,8 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from core_grpc.errors import ModelLoadFailed, quoted
@@ -43,24 +44,68 @@ class _MalformedError(Exception):
     """Not protobuf."""
 
 
-def check_external_data(model_file: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class CheckedFiles:
+    """A model's files as they were when they were checked. The engine opens them by their names once more."""
+
+    model_file: Path
+    states: Mapping[Path, tuple[int, ...]]
+    """Device, inode, size in bytes and time of change in ns, by file."""
+    locations: tuple[str, ...]
+
+    def check_unchanged(self) -> None:
+        """To be called when the engine has read them: what it read is what was checked, and no half of a copy.
+
+        Raises:
+            ModelLoadFailed: a file is another one now.
+        """
+        _check_locations(self.model_file, self.locations)
+        for path, state in self.states.items():
+            if _state_of(path) != state:
+                raise ModelLoadFailed(f"{path.name} changed while it was read: load the model again once it is complete")
+
+
+def check_external_data(model_file: Path) -> CheckedFiles:
     """Refuses a model whose external data is not a plain file of its own directory.
 
     Raises:
         ModelLoadFailed: which location, and why.
     """
     with model_file.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        # Names in protobuf are plain text: a file without the word has no external data, and needs no walk.
-        if content.find(b"location") == -1:
-            return
-        with memoryview(content) as view:
-            try:
-                locations = sorted(set(_locations(view, _MODEL, 0)))
-            except _MalformedError:
-                raise ModelLoadFailed(f"{model_file.name} is not an ONNX model: its content is not protobuf") from None
+        states = {model_file: _state(os.fstat(file.fileno()))}
+        locations = _all_locations(model_file.name, content)
+    _check_locations(model_file, locations)
+    states |= {path: _state_of(path) for path in (model_file.parent / location for location in locations)}
+    return CheckedFiles(model_file, states, locations)
+
+
+def _all_locations(name: str, content: mmap.mmap) -> tuple[str, ...]:
+    # Names in protobuf are plain text: a file without the word has no external data, and needs no walk.
+    if content.find(b"location") == -1:
+        return ()
+    with memoryview(content) as view:
+        try:
+            return tuple(sorted(set(_locations(view, _MODEL, 0))))
+        except _MalformedError:
+            raise ModelLoadFailed(f"{name} is not an ONNX model: its content is not protobuf") from None
+
+
+def _check_locations(model_file: Path, locations: Sequence[str]) -> None:
     for location in locations:
         if problem := _problem(location, model_file.parent):
             raise ModelLoadFailed(f"{model_file.name}: external data at {quoted(location)} is refused: {problem}")
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    """Empty where there is no such file."""
+    try:
+        return _state(os.stat(path))  # noqa: PTH116 (as below)
+    except OSError:
+        return ()
 
 
 def _problem(location: str, directory: Path) -> str:

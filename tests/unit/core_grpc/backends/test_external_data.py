@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 from core_grpc.backends.base import ModelSource
 from core_grpc.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core_grpc.backends.onnxruntime.external_data import check_external_data
+from core_grpc.backends.onnxruntime.sessions import session_from_file
 from core_grpc.errors import ModelLoadFailed
 from core_grpc.types import Datatype
 from tests.support.models import onnx_model
@@ -111,6 +113,42 @@ def test_tensors_are_found_wherever_they_hide(directory: Path, hide: Any) -> Non
     (directory / "model.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ModelLoadFailed, match=r"external data at '\.\./\.\./secret' is refused"):
         check_external_data(directory / "model.onnx")
+
+
+def _replaced(path: Path) -> None:
+    (path.parent / "new").write_bytes(path.read_bytes())
+    (path.parent / "new").replace(path)
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.parent / "elsewhere")
+    path.symlink_to(path.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("model.onnx", lambda path: path.write_bytes(path.read_bytes() + b"more"), r"model.onnx changed while it was read"),
+        ("model.onnx", _replaced, r"model.onnx changed while it was read"),
+        ("model.onnx", Path.unlink, r"model.onnx changed while it was read"),
+        ("weights.bin", _replaced, r"weights.bin changed while it was read"),
+        ("weights.bin", _linked, r"external data at 'weights.bin' is refused: it is or passes through a symbolic link"),
+        ("weights.bin", Path.unlink, r"external data at 'weights.bin' is refused: there is no such file"),
+    ],
+)
+def test_a_file_that_changes_between_check_and_use(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Path], object], reason: str
+) -> None:
+    write(directory, external_tensor("weights.bin"))
+
+    def and_then_changed(*given: Any) -> Any:
+        session = session_from_file(*given)
+        change(directory / name)
+        return session
+
+    monkeypatch.setattr("core_grpc.backends.onnxruntime.backend.session_from_file", and_then_changed)
+    with pytest.raises(ModelLoadFailed, match=reason):
+        OnnxRuntimeBackend().load(ModelSource("m", "1", directory))
 
 
 def test_the_word_alone_is_harmless(directory: Path) -> None:

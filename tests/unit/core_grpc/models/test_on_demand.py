@@ -105,7 +105,7 @@ def in_hand(model: Model) -> Iterator[None]:
     try:
         yield
     finally:
-        model.users -= 1
+        model.release()
 
 
 async def turns(count: int = 5) -> None:

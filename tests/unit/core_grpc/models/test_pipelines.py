@@ -71,7 +71,7 @@ async def run(model: Model, inputs: Mapping[str, Array], **request: Any) -> Exec
     try:
         return await model.infer(inputs, rows, InferRequest(model.spec.name, "", {}, **request))
     finally:
-        model.users -= 1
+        model.release()
 
 
 def reason_of(served: Served, name: str) -> str:

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core_grpc.errors import GatewayError, InvalidArgument, ModelLoadFailed, NotFound, ServerDraining
+from core_grpc.errors import GatewayError, InvalidArgument, ModelLoadFailed, ModelNotReady, NotFound, ServerDraining
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.instance_groups import InstanceGroup
 from core_grpc.models.overrides import LoadOverride, TensorOverride
 from core_grpc.types import Datatype
 from tests.support import models as fixtures
 from tests.support.models import write_plus
-from tests.support.serving import Served, serving
+from tests.support.serving import Served, eventually, serving
 
 
 async def answer(served: Served, name: str = "plus", version: str = "") -> float:
@@ -30,7 +30,7 @@ async def answer(served: Served, name: str = "plus", version: str = "") -> float
     try:
         return float((await model.infer({"X": np.zeros((1, 1), np.float32)}, 1)).outputs["Y"][0, 0])
     finally:
-        model.users -= 1
+        model.release()
 
 
 def states(served: Served, name: str = "plus") -> dict[str, str]:
@@ -241,3 +241,30 @@ async def test_any_order_of_operations(tmp_path: Path, seed: int) -> None:
         await served.control.load("plus")
         assert await answer(served) == max(there)
         assert list(states(served).values()) == [ModelState.READY]
+
+
+async def test_work_that_takes_longer_than_the_grace_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_plus(tmp_path, 1)
+    async with serving(tmp_path) as served:
+        model = served.find("plus")
+        model.users += 1
+        served.control._grace_s = 0.01
+        await served.control.unload("plus")
+        assert "work that took longer than 0.01 s is cut off" in caplog.text
+        with pytest.raises(ModelNotReady):
+            await model.infer({"X": np.zeros((1, 1), np.float32)}, 1)
+
+
+async def test_a_stop_frees_versions_whose_place_was_taken_meanwhile(tmp_path: Path) -> None:
+    write_plus(tmp_path, 1)
+    async with serving(tmp_path) as served:
+        old = served.find("plus")
+        old.users += 1
+        write_plus(tmp_path, 2)
+        loading = asyncio.create_task(served.control.load("plus"))
+        await eventually(lambda: served.find("plus").spec.version == "2")
+        assert str(old.lifecycle.state) == "UNLOADING"
+        await served.control.close()
+        assert str(old.lifecycle.state) == "UNAVAILABLE"
+        with pytest.raises(ServerDraining):
+            await loading

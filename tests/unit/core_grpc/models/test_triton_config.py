@@ -61,6 +61,7 @@ READ: dict[str, tuple[str, str]] = {
     "instance_group.rate_limiter.resources.global": (ONNX + LIMITED.format(""), ONNX + LIMITED.format("global: true")),
     "instance_group.rate_limiter.resources.count": (ONNX + LIMITED.format(""), ONNX + LIMITED.format("").replace("1", "2")),
     "instance_group.rate_limiter.priority": (ONNX, ONNX + " instance_group { rate_limiter { priority: 2 } }"),
+    "response_cache.enable": (ONNX, ONNX + " response_cache { enable: true }"),
     "default_model_filename": (ONNX, ONNX + ' default_model_filename: "net.onnx"'),
     "dynamic_batching.preferred_batch_size": (ONNX, ONNX + BATCHING.format("preferred_batch_size: [4, 8]")),
     "dynamic_batching.max_queue_delay_microseconds": (ONNX, ONNX + BATCHING.format("max_queue_delay_microseconds: 100")),
