@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from core_grpc.models.model import Model
 from core_grpc.models.model_spec import DeclaredModel, declare_model, declared_tensors
 from core_grpc.models.placement import Machine, placed_instances, resolved_groups
 from core_grpc.models.repository import RepositoryEntry
-from core_grpc.models.warmup import warm_up
+from core_grpc.models.warmup import WarmUpRun, warm_up, warm_up_runs, warm_up_stream
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
 from core_grpc.settings import ModelsSettings
 
@@ -42,26 +42,26 @@ async def load_model(entry: RepositoryEntry, settings: ModelsSettings, lifecycle
         ModelLoadFailed: the model or its model.toml cannot be served.
         BackendFailed, InvalidArgument: the warm-up failed.
     """
-    loaded, declared = await asyncio.get_running_loop().run_in_executor(pool, _read, entry, settings)
+    loaded, declared, runs = await asyncio.get_running_loop().run_in_executor(pool, _read, entry, settings)
     if isinstance(loaded, LoadedDecoupledModel):
-        return await _decoupled_model(entry, settings, lifecycle, loaded, declared)
-    return await _batched_model(entry, settings, lifecycle, loaded, declared)
+        return await _decoupled_model(entry, settings, lifecycle, loaded, declared, runs)
+    return await _batched_model(entry, settings, lifecycle, loaded, declared, runs)
 
 
-async def _batched_model(
+async def _batched_model(  # noqa: PLR0917 (one caller)
     entry: RepositoryEntry,
     settings: ModelsSettings,
     lifecycle: Lifecycle[ModelState],
     loaded: LoadedModel | LoadedRequestModel,
     declared: DeclaredModel,
+    runs: Sequence[WarmUpRun],
 ) -> BatchedModel:
     workers: list[InstanceWorker[RequestInstance]] = []
     try:
         for index, (placement, _) in enumerate(placed_instances(declared.config.instances)):
             name = f"{entry.name}/{entry.version}/{index}"
             workers.append(await InstanceWorker.start(name, _creator(loaded, declared, placement), placement.cores))
-        count = _warmup_count(entry)
-        await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.engine_spec, count)) for worker in workers))
+        await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.engine_spec, runs)) for worker in workers))
     except BaseException:
         for worker in workers:
             await worker.close()
@@ -79,18 +79,19 @@ async def _batched_model(
     return BatchedModel(declared, lifecycle, loaded, workers, limits)
 
 
-async def _decoupled_model(
+async def _decoupled_model(  # noqa: PLR0917 (one caller)
     entry: RepositoryEntry,
     settings: ModelsSettings,
     lifecycle: Lifecycle[ModelState],
     loaded: LoadedDecoupledModel,
     declared: DeclaredModel,
+    runs: Sequence[WarmUpRun],
 ) -> DecoupledModel:
-    """Without warm-up: how many answers zeros would bring is the model's own affair."""
     instances: list[DecoupledInstance] = []
     try:
         for placement, _ in placed_instances(declared.config.instances):
             instances.append(await loaded.start_instance(placement))
+        await asyncio.gather(*(warm_up_stream(instance, declared.engine_spec, runs) for instance in instances))
     except BaseException:
         for instance in instances:
             await instance.close()
@@ -99,7 +100,7 @@ async def _decoupled_model(
     return DecoupledModel(declared, lifecycle, loaded, instances, entry.config.queue.max_rows or settings.max_queue_rows)
 
 
-def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedModel, DeclaredModel]:
+def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedModel, DeclaredModel, Sequence[WarmUpRun]]:
     backend = load_backend(entry.backend)
     options = dict(entry.config.backend_options.get(entry.backend, {}))
     if entry.backend == "onnxruntime":
@@ -118,7 +119,8 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
     )
     loaded = backend.load(source)
     try:
-        return loaded, declare_model(entry, backend.platform, loaded, settings.default_max_batch_size)
+        declared = declare_model(entry, backend.platform, loaded, settings.default_max_batch_size)
+        return loaded, declared, warm_up_runs(declared, entry.model_directory)
     except BaseException:
         loaded.close()
         raise
@@ -130,13 +132,6 @@ def _placed(entry: RepositoryEntry, backend: Backend, options: Mapping[str, Any]
     machine = Machine(usable_cores(), CAN_PIN, backend.gpus())
     groups = resolved_groups(entry.config.instances, entry.name, backend.traits, machine, threads if isinstance(threads, int) else 1)
     return replace(entry, config=replace(entry.config, instances=groups))
-
-
-def _warmup_count(entry: RepositoryEntry) -> int:
-    """User code may do more than compute: it is only warmed up where its owner says so."""
-    if entry.config.warmup_count is not None:
-        return entry.config.warmup_count
-    return 0 if entry.backend == "python" else 1
 
 
 def _creator(loaded: LoadedModel | LoadedRequestModel, declared: DeclaredModel, placement: Placement) -> Callable[[], RequestInstance]:

@@ -27,6 +27,7 @@ from core_grpc.models.instance_groups import InstanceGroup, instance_groups
 from core_grpc.models.pipeline_config import read_steps
 from core_grpc.models.sequence_controls import KINDS, SequenceConfig
 from core_grpc.models.version_policy import ALL, MAX_LATEST, NEWEST, VersionPolicy, specific
+from core_grpc.models.warmup_config import WarmupConfig, warmup_config_from_table
 from core_grpc.pipelines.step import PIPELINE, Step
 from core_grpc.types import DATATYPES, Datatype
 
@@ -110,8 +111,7 @@ class ModelConfig:
     """Of a model that is served: as they are on this machine."""
     share_weight: float | None = None
     """``[fair_share] weight``; None where there is no such table."""
-    warmup_count: int | None = None
-    """Zero-filled runs for each instance and batch size before the model is ready. None: 1, but none of user code in Python."""
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)
     backend_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The tables that are named after backends."""
     inputs: Mapping[str, InputConfig] = field(default_factory=dict)
@@ -188,7 +188,6 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         ModelLoadFailed: they say something unknown or wrong.
     """
     top = ConfigTable(where, document)
-    warmup = top.table("warmup")
     config = ModelConfig(
         description=top.text("description"),
         license=top.text("license"),
@@ -200,7 +199,7 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         queue=queue_config_from_table(top.table("queue")),
         instances=instance_groups(top),
         share_weight=_share_weight(top.table("fair_share")) if "fair_share" in top else None,
-        warmup_count=warmup.integer("count", 1, 0, 1000) if "count" in warmup else None,
+        warmup=warmup_config_from_table(top.table("warmup")),
         backend_options={name: top.table(name).take_all() for name in BACKENDS if name in top},
         inputs={name: _input(table) for name, table in top.table("input").tables()},
         outputs={name: _output(table) for name, table in top.table("output").tables()},
@@ -210,7 +209,6 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         pinned=top.flag("pinned"),
         resident_bytes=top.integer("resident_bytes", 0, 0, _MAX_BYTES) if "resident_bytes" in top else None,
     )
-    warmup.finish()
     top.finish()
     return config
 

@@ -59,7 +59,7 @@ def _check_config(config: ModelConfig) -> None:
         ("[instances]", config.instances != (InstanceGroup(),)),
         ("[batching]", config.batching != BatchingConfig()),
         ("[queue], except for max_rows", replace(config.queue, max_rows=None) != QueueConfig()),
-        ("[warmup] count", bool(config.warmup_count)),
+        ("[warmup]", bool(config.warmup.count or config.warmup.samples)),
     ):
         if is_said:
             raise ModelLoadFailed(f"model.toml: {key}: a pipeline has no engine; say this of the models of its steps")

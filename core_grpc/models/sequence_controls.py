@@ -78,6 +78,10 @@ class SequenceControls:
         self._tracker.request(sequence_id, is_start=is_start, is_end=is_end, now=time.monotonic())
         return {**inputs, **controls}
 
+    def of_one_request(self, rows: int) -> Mapping[str, Array]:
+        """The control inputs of a sequence that one request begins and ends."""
+        return {item.name: self._array(item, 1, rows) for item in self._controls.values()}
+
     def _array(self, item: TensorSpec, value: SequenceId, rows: int) -> Array:
         shape = [1 if size == -1 else size for size in item.shape]
         if self._has_batch_dimension:

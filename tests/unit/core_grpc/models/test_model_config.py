@@ -46,7 +46,7 @@ def test_everything() -> None:
     config = model_config_from_text(EVERYTHING)
     assert (config.description, config.license, config.backend, config.max_batch_size) == ("one line", "Apache-2.0", "onnxruntime", 16)
     assert config.versions == specific(["1", "3"])
-    assert (config.batching.max_queue_delay_s, config.queue.max_rows, config.instances[0].count, config.warmup_count) == (0.0015, 64, 2, 0)
+    assert (config.batching.max_queue_delay_s, config.queue.max_rows, config.instances[0].count, config.warmup.count) == (0.0015, 64, 2, 0)
     assert config.backend_options == {"onnxruntime": {"intra_op_threads": 1}}
     assert (config.inputs["X"].datatype, config.inputs["X"].shape) == (Datatype.FP32, (-1, 3, 224, 224))
     assert config.inputs["X"].image == {"size": 224}
