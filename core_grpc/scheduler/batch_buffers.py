@@ -8,6 +8,7 @@ Belongs to one instance and its thread. What an engine returns must not live in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class BatchBuffers:
 
     def array(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """An array to fill: it holds what was left there, and the next call for ``name`` gives the same memory again."""
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         if dtype.hasobject or nbytes < _WORTH_KEEPING_BYTES:
             return np.empty(shape, dtype)
         buffer = self._buffers.get(name)
