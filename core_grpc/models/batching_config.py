@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from core_grpc.errors import ModelLoadFailed
 from core_grpc.models.config_table import ConfigTable
 from core_grpc.scheduler.policy import QueuePolicies, QueuePolicy, TimeoutAction
+from core_grpc.scheduler.ragged import BatchInputKind
 
 _MAX_ROWS = 10_000_000
 _MAX_BYTES = 1 << 50
@@ -35,6 +36,10 @@ class BatchingConfig:
     """Whether a request above max_batch_size is run in parts instead of being refused."""
     match_parameters: tuple[str, ...] = ()
     """Request parameters that must be equal for requests to share a batch."""
+    batch_inputs: Mapping[str, tuple[BatchInputKind, str]] = field(default_factory=dict)
+    """Inputs that the server makes for each batch, by name: what each says, and about which ragged input."""
+    scattered: Mapping[str, str] = field(default_factory=dict)
+    """Outputs whose elements lie as those of a ragged input, and which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,31 @@ def batching_config_from_table(table: ConfigTable) -> BatchingConfig:
         preserve_ordering=table.flag("preserve_ordering"),
         split_large_requests=table.flag("split_large_requests"),
         match_parameters=table.texts("match_parameters"),
+        batch_inputs=_batch_inputs(table),
+        scattered=_scattered(table),
     )
     table.finish()
     return config
+
+
+def _batch_inputs(table: ConfigTable) -> Mapping[str, tuple[BatchInputKind, str]]:
+    kinds = {kind.value: kind for kind in BatchInputKind}
+    inputs: dict[str, tuple[BatchInputKind, str]] = {}
+    for item in table.array("batch_input"):
+        kind, source = item.choice("kind", kinds), item.text("source")
+        inputs.update((target, (kind, source)) for target in item.texts("target"))
+        item.finish()
+    return inputs
+
+
+def _scattered(table: ConfigTable) -> Mapping[str, str]:
+    outputs: dict[str, str] = {}
+    for item in table.array("batch_output"):
+        item.choice("kind", {"scatter_with_input_shape": None})
+        source = item.text("source")
+        outputs.update((target, source) for target in item.texts("target"))
+        item.finish()
+    return outputs
 
 
 def check_batching(config: BatchingConfig, max_batch_size: int) -> None:

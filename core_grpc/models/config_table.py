@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from core_grpc.errors import ModelLoadFailed, one_line
@@ -92,6 +92,15 @@ class ConfigTable:
         start = self.where.removesuffix("]")
         where = f"{start}.{key}]" if start != self.where else f"{self.where}: [{key}]"
         return ConfigTable(where, self.take(key, {}))
+
+    def array(self, key: str) -> Sequence[ConfigTable]:
+        """The tables of the array ``[[key]]``; none when it is not there."""
+        value = self.take(key, [])
+        start = self.where.removesuffix("]")
+        where = f"{start.replace('[', '[[')}.{key}]]" if start != self.where else f"{self.where}: [[{key}]]"
+        if not isinstance(value, list):
+            raise ModelLoadFailed(f"{where}: wanted tables, got {shown(value)}")
+        return [ConfigTable(where, item) for item in value]
 
     def tables(self) -> Iterable[tuple[str, ConfigTable]]:
         """All values, each of which must be a table, by key."""

@@ -14,6 +14,7 @@ from core_grpc.errors import GatewayError
 from core_grpc.scheduler.batch import parts_of
 from core_grpc.scheduler.batch_buffers import BatchBuffers
 from core_grpc.scheduler.padding import BatchForm
+from core_grpc.scheduler.ragged import RaggedForm
 from core_grpc.types import Array
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def request_instance(
-    instance: ModelInstance | RequestInstance, derived: Sequence[DerivedOutput], form: BatchForm, has_batch_dimension: bool
+    instance: ModelInstance | RequestInstance, derived: Sequence[DerivedOutput], form: BatchForm | RaggedForm, has_batch_dimension: bool
 ) -> RequestInstance:
     """The instance, taking requests and adding the derived outputs."""
     if not isinstance(instance, RequestInstance):
@@ -48,7 +49,7 @@ class _StackingInstance:
 
 
 class _FilledInstance:
-    def __init__(self, inner: ModelInstance, form: BatchForm) -> None:
+    def __init__(self, inner: ModelInstance, form: BatchForm | RaggedForm) -> None:
         self._inner = inner
         self._form = form
         self._buffers = BatchBuffers()

@@ -65,6 +65,8 @@ class InputConfig:
     dimension_names: tuple[str, ...] = ()
     """One for each dimension, empty for none; nothing at all leaves those of the model."""
     padding: PaddingConfig | None = None
+    ragged: bool = False
+    """Whether requests of different shapes share a batch one behind the other."""
     image: Mapping[str, Any] | None = None
     """``[input.NAME.image]``: the table that declares image preprocessing."""
 
@@ -248,6 +250,7 @@ def _input(table: ConfigTable) -> InputConfig:
         layout=table.choice("format", {"NHWC": "NHWC", "NCHW": "NCHW"}) if "format" in table else "",
         optional=table.flag("optional"),
         dimension_names=_dimension_names(table),
+        ragged=table.flag("ragged"),
         padding=_padding(table.table("padding")) if "padding" in table else None,
         image=table.table("image").take_all() if "image" in table else None,
     )

@@ -12,10 +12,12 @@ from core_grpc.errors import ModelLoadFailed, quoted
 from core_grpc.models.batch_form import batch_form
 from core_grpc.models.batching_config import check_batching
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
+from core_grpc.models.ragged_model import ragged_form, request_inputs, request_outputs
 from core_grpc.models.repository import RepositoryEntry, file_in_model
 from core_grpc.models.sequence_controls import SequenceControls
 from core_grpc.pipelines.tensors import PipelineTensors
 from core_grpc.scheduler.padding import BatchForm
+from core_grpc.scheduler.ragged import RaggedForm
 from core_grpc.types import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class DeclaredModel:
     engine_spec: ModelSpec
     """``spec`` with the inputs that the engine takes: control inputs of sequences, which callers do not give, are among them."""
     sequences: SequenceControls | None
-    form: BatchForm
+    form: BatchForm | RaggedForm
     """How batches are filled up."""
 
 
@@ -67,17 +69,22 @@ def declare_model(
         ModelLoadFailed: model.toml contradicts the model, or names something it does not have.
     """
     config = entry.config
-    _check_names("input", config.inputs, loaded.inputs)
-    _check_names("output", {name: item for name, item in config.outputs.items() if not item.source}, loaded.outputs)
+    ragged = ragged_form(config, loaded.inputs, loaded.outputs)
+    if ragged and entry.backend == "python":
+        raise ModelLoadFailed("model.toml: ragged: wanted no ragged input: a model in Python sees each request as it came")
+    own_inputs = request_inputs(ragged, config, loaded.inputs) if ragged else loaded.inputs
+    own_outputs = request_outputs(ragged, config, loaded.outputs) if ragged else loaded.outputs
+    _check_names("input", config.inputs, own_inputs)
+    _check_names("output", {name: item for name, item in config.outputs.items() if not item.source}, own_outputs)
     max_batch_size = _max_batch_size(config, loaded, default_max_batch_size)
     has_batch = max_batch_size > 0
-    inputs = tuple(_input_spec(spec, config.inputs.get(spec.name, InputConfig()), has_batch=has_batch) for spec in loaded.inputs)
+    inputs = tuple(_input_spec(spec, config.inputs.get(spec.name, InputConfig()), has_batch=has_batch) for spec in own_inputs)
     outputs = tuple(
         _output_spec(spec, config.outputs.get(spec.name, OutputConfig()), entry.model_directory, has_batch=has_batch)
-        for spec in loaded.outputs
+        for spec in own_outputs
     )
     check_batching(config.batching, max_batch_size)
-    form = batch_form(config, inputs, outputs, max_batch_size=max_batch_size, takes_requests=entry.backend == "python")
+    form = ragged or batch_form(config, inputs, outputs, max_batch_size=max_batch_size, takes_requests=entry.backend == "python")
     preprocessing = _preprocessing(config, inputs)
     derived = _derived_outputs(config, outputs, entry.model_directory)
     if derived and isinstance(loaded, LoadedDecoupledModel):

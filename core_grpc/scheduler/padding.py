@@ -43,6 +43,11 @@ class BatchForm:
     """Ascending rows; empty for any."""
 
     @property
+    def open_inputs(self) -> frozenset[str]:
+        """Inputs whose shapes need not be alike in a batch."""
+        return frozenset(self.padding)
+
+    @property
     def is_plain(self) -> bool:
         """Whether nothing is ever filled in."""
         return not (self.padding or self.allowed_batch_sizes)

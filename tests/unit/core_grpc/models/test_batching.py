@@ -165,3 +165,84 @@ async def test_priorities_of_model_toml_reach_the_queue(tmp_path: Path) -> None:
         assert ended == [1, 0, 2, 2, 2], "without a priority it is in the middle: 1 of 2"
         with pytest.raises(InvalidArgument, match="parameter 'priority'"):
             await ask(3)
+
+
+RAGGED = """
+max_batch_size = 8
+[input.X]
+datatype = "FP32"
+shape = [-1, -1]
+ragged = true
+[batching]
+max_queue_delay_ms = 50
+[[batching.batch_input]]
+kind = "accumulated_element_count_with_zero"
+target = ["ENDS"]
+source = "X"
+[[batching.batch_input]]
+kind = "item_shape"
+target = ["SHAPES"]
+source = "X"
+[[batching.batch_output]]
+kind = "scatter_with_input_shape"
+target = ["Y"]
+source = "X"
+"""
+
+
+def write_ragged(repository: Path, config: str = RAGGED) -> None:
+    """``ragged``: X [n] and ENDS [rows + 1] -> SUM [rows] of each row's elements, Y [n] = X + 1; LENGTH [rows, 1] = SHAPES."""
+    nodes = [
+        helper.make_node("CumSum", ["X", "axis"], ["sums"]),
+        helper.make_node("Concat", ["zero", "sums"], ["all"], axis=0),
+        helper.make_node("Gather", ["all", "ENDS"], ["at_ends"]),
+        helper.make_node("Slice", ["at_ends", "from_one", "far"], ["upper"]),
+        helper.make_node("Slice", ["at_ends", "from_zero", "last"], ["lower"]),
+        helper.make_node("Sub", ["upper", "lower"], ["SUM"]),
+        helper.make_node("Add", ["X", "one"], ["Y"]),
+        helper.make_node("Identity", ["SHAPES"], ["LENGTH"]),
+    ]
+    integers = {"from_one": 1, "far": 1 << 40, "from_zero": 0, "last": -1}
+    initializers = [
+        helper.make_tensor("axis", TensorProto.INT64, [], [0]),
+        helper.make_tensor("zero", TensorProto.FLOAT, [1], [0.0]),
+        helper.make_tensor("one", TensorProto.FLOAT, [], [1.0]),
+        *(helper.make_tensor(name, TensorProto.INT64, [1], [value]) for name, value in integers.items()),
+    ]
+    flat = (Datatype.FP32, ("n",))
+    inputs = {"X": flat, "ENDS": (Datatype.INT64, ("ends",)), "SHAPES": (Datatype.INT32, ("rows", 1))}
+    outputs = {"SUM": (Datatype.FP32, ("rows",)), "Y": flat, "LENGTH": (Datatype.INT32, ("rows", 1))}
+    models.write_onnx(repository, "ragged", models.onnx_model(nodes, inputs, outputs, initializers), config)
+
+
+async def test_ragged_requests_lie_one_behind_the_other(tmp_path: Path) -> None:
+    write_ragged(tmp_path)
+    async with serving(tmp_path) as registry:
+        model = registry.find("ragged")
+        assert [(item.name, item.shape) for item in model.spec.inputs] == [("X", (-1, -1))]
+        assert [(item.name, item.shape) for item in model.spec.outputs] == [("SUM", (-1,)), ("Y", (-1, -1)), ("LENGTH", (-1, 1))]
+        arrays = [ramp(1, 3), ramp(2, 5, 100), ramp(1, 1, 200), ramp(1, 0), ramp(1, 4, 300)]
+        answers = await asyncio.gather(*(model.infer({"X": array}, len(array)) for array in arrays))
+        for array, answer in zip(arrays, answers, strict=True):
+            np.testing.assert_array_equal(answer.outputs["Y"], array + 1, strict=True)
+            np.testing.assert_array_equal(answer.outputs["SUM"], array.sum(axis=1), strict=True)
+            assert answer.outputs["LENGTH"].tolist() == [[array.shape[1]]] * len(array)
+        assert {answer.batch_rows for answer in answers} == {6}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "instead", "reason"),
+    [
+        ("shape = [-1, -1]", "shape = [-1]", r"\[input.X\] shape: wanted the shape that requests have, .*got \[-1\]"),
+        ("max_batch_size = 8", "max_batch_size = 0", "max_batch_size: wanted above 0, because an input is ragged"),
+        ("ragged = true", "", r"\[\[batching.batch_input\]\]: wanted none, because no input is ragged"),
+        ('target = ["ENDS"]', 'target = ["END"]', r"target: wanted an input that has no table of its own \(ENDS, SHAPES\), got 'END'"),
+        ('target = ["Y"]', 'target = ["Z"]', r"\[\[batching.batch_output\]\] target: wanted one of SUM, Y, LENGTH, got 'Z'"),
+        ('source = "X"', 'source = "W"', r"source: wanted a ragged input \(X\), got 'W'"),
+        ('kind = "item_shape"', 'kind = "shape"', r"\[\[batching.batch_input\]\] kind: wanted one of element_count, .*got 'shape'"),
+    ],
+)
+async def test_ragged_declarations_that_do_not_hold(tmp_path: Path, wanted: str, instead: str, reason: str) -> None:
+    write_ragged(tmp_path, RAGGED.replace(wanted, instead))
+    async with serving(tmp_path) as registry:
+        assert registry.find_reason("ragged", reason)
