@@ -100,6 +100,8 @@ def _model_tables(message: pb.ModelConfig, backend: str) -> dict[str, Any]:
         document["instances"] = [_instances(group) for group in message.instance_group]
     if message.HasField("dynamic_batching"):
         document |= _dynamic_batching(message.dynamic_batching)
+    if message.batch_input or message.batch_output:
+        document["batching"] = {**document.get("batching", {}), **_ragged_batching(message)}
     if message.HasField("sequence_batching"):
         document["sequence"] = _sequence(message.sequence_batching)
     if message.HasField("ensemble_scheduling"):
@@ -146,6 +148,19 @@ def _dynamic_batching(batching: pb.ModelDynamicBatching) -> dict[str, Any]:
     }
 
 
+def _ragged_batching(message: pb.ModelConfig) -> dict[str, Any]:
+    return {
+        "batch_input": [_batch_tensor(item, pb.BatchInput.Kind.Name(item.kind)) for item in message.batch_input],
+        "batch_output": [_batch_tensor(item, pb.BatchOutput.Kind.Name(item.kind)) for item in message.batch_output],
+    }
+
+
+def _batch_tensor(item: pb.BatchInput | pb.BatchOutput, kind: str) -> dict[str, Any]:
+    if len(item.source_input) != 1:
+        raise _failure(f"{type(item).__name__}: wanted one source_input, got {len(item.source_input)}")
+    return {"kind": kind.removeprefix("BATCH_").lower(), "target": list(item.target_name), "source": item.source_input[0]}
+
+
 def _queue_policy(policy: pb.ModelQueuePolicy) -> dict[str, Any]:
     return {
         "timeout_action": "delay" if policy.timeout_action == pb.ModelQueuePolicy.DELAY else "reject",
@@ -179,6 +194,8 @@ def _input(item: pb.ModelInput, lead: list[int]) -> dict[str, Any]:
         table["format"] = pb.ModelInput.Format.Name(item.format).removeprefix("FORMAT_")
     if item.optional:
         table["optional"] = True
+    if item.allow_ragged_batch:
+        table["ragged"] = True
     return table
 
 

@@ -33,6 +33,8 @@ STEP = """
 """
 BATCHING = "dynamic_batching {{ {} }}"
 LEVELS = "dynamic_batching {{ priority_levels: 2 default_priority_level: 1 {} }}"
+MADE = 'batch_input {{ target_name: "I" source_input: "X" {} }}'
+SCATTERED = 'batch_output {{ target_name: "Y" source_input: "X" {} }}'
 CONTROL = 'sequence_batching {{ control_input {{ name: "C" control {{ {} }} }} }}'
 
 READ: dict[str, tuple[str, str]] = {
@@ -48,6 +50,13 @@ READ: dict[str, tuple[str, str]] = {
     "input.data_type": (ONNX, ONNX.replace('input { name: "X" data_type: TYPE_FP32', 'input { name: "X" data_type: TYPE_STRING')),
     "input.format": (ONNX, ONNX.replace("dims: 4 } output", "dims: 4 format: FORMAT_NCHW } output")),
     "input.dims": (ONNX, ONNX.replace("dims: 4 } output", "dims: [ 4, -1 ] } output")),
+    "input.allow_ragged_batch": (ONNX, ONNX.replace("dims: 4 } output", "dims: 4 allow_ragged_batch: true } output")),
+    "batch_input.kind": (ONNX + MADE.format("kind: BATCH_ELEMENT_COUNT"), ONNX + MADE.format("kind: BATCH_ITEM_SHAPE")),
+    "batch_input.target_name": (ONNX + MADE.format(""), ONNX + MADE.format('target_name: "J"')),
+    "batch_input.source_input": (ONNX + MADE.format(""), ONNX + MADE.format("").replace('"X"', '"W"')),
+    "batch_output.kind": (ONNX, ONNX + SCATTERED.format("kind: BATCH_SCATTER_WITH_INPUT_SHAPE")),
+    "batch_output.target_name": (ONNX + SCATTERED.format(""), ONNX + SCATTERED.format('target_name: "Z"')),
+    "batch_output.source_input": (ONNX + SCATTERED.format(""), ONNX + SCATTERED.format("").replace('"X"', '"W"')),
     "input.optional": (ONNX, ONNX.replace("dims: 4 } output", "dims: 4 optional: true } output")),
     "output.name": ("", 'output { name: "Z" data_type: TYPE_FP32 dims: 4 }'),
     "output.data_type": (ONNX, ONNX.replace('output { name: "Y" data_type: TYPE_FP32', 'output { name: "Y" data_type: TYPE_INT8')),
@@ -151,7 +160,7 @@ def test_no_field_is_ignored_in_silence(path: str) -> None:
         with pytest.raises(ModelLoadFailed, match=f"config.pbtxt: {path} is not served here"):
             model_config_from_pbtxt("m", alone)
     else:
-        assert path == "sequence_batching.control_input.control.data_type"
+        assert path in {"sequence_batching.control_input.control.data_type", "batch_input.data_type"}
 
 
 def test_every_row_and_every_example_is_of_a_field() -> None:
