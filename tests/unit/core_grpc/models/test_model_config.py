@@ -68,7 +68,7 @@ def test_versions() -> None:
     ("text", "message"),
     [
         ("nope = 1", r"model.toml nope: no such key; it has .*max_batch_size"),
-        ("[batching]\nmax_delay = 1", r"model.toml: \[batching\] max_delay: no such key; it has allowed_batch_sizes, match_parameters"),
+        ("[batching]\nmax_delay = 1", r"model.toml: \[batching\] max_delay: no such key; it has allowed_batch_sizes, batch_input"),
         ("[input.X]\ndtype = 1", r"model.toml: \[input.X\] dtype: no such key; it has .*datatype"),
         ("[output.Y]\nlabel = 1", r"model.toml: \[output.Y\] label: no such key"),
         ("max_batch_size = -1", r"model.toml max_batch_size: wanted a whole number from 0 to 65536, got -1"),
