@@ -102,6 +102,15 @@ class ModelsSettings:
     """Bytes of answers that are kept for the models that ask for it (`[response_cache]` in model.toml), all together. 0 turns it off."""
     intra_op_threads: int = bounded(0, 0, 1024)
     """Threads that one ONNX Runtime session uses for one operator. 0: one for each core."""
+    cpu_slots: int = bounded(0, 0, 65536)
+    """Executions that run at once on the CPU, whatever their models; which model's is next is decided fairly. 0: the usable cores,
+    divided by intra_op_threads where that is set, and at least one."""
+    gpu_slots: int = bounded(0, 0, 65536)
+    """Executions that run at once on each GPU, likewise. 0: two."""
+    resources: str = ""
+    """Totals of the resources that models share (`[instances] resources` in model.toml): `NAME:COUNT` for each device, or
+    `NAME:COUNT:DEVICE` with `global`, `cpu`, or a GPU such as `gpu:0`; commas between them. A resource that is not named has the most
+    that one instance needs."""
 
 
 @dataclass(frozen=True, slots=True)

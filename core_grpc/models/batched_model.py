@@ -19,6 +19,7 @@ from core_grpc.models.request_groups import group_of
 from core_grpc.models.request_parts import infer_in_parts
 from core_grpc.scheduler.dispatcher import BatchResult, Dispatcher, Execute, Execution, Member
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
+from core_grpc.scheduler.grants import Gate
 from core_grpc.scheduler.policy import queue_deadline
 from core_grpc.types import Array, Datatype, InferRequest
 
@@ -33,13 +34,15 @@ class BatchedModel(Model):
         loaded: LoadedModel | LoadedRequestModel,
         workers: Sequence[InstanceWorker[RequestInstance]],
         limits: BatchingLimits,
+        *,
+        gates: Sequence[Gate],
     ) -> None:
         super().__init__(declared, lifecycle)
         self._loaded = loaded
         self._workers = workers
         executes = [_execute_on(worker) for worker in workers]
         ordered = declared.config.batching.preserve_ordering
-        self._dispatcher = Dispatcher(limits, executes, self.statistics.executed, preserve_ordering=ordered)
+        self._dispatcher = Dispatcher(limits, executes, self.statistics.executed, preserve_ordering=ordered, gates=gates)
         self._most_parts_at_once = 2 * len(workers)
         batching, policies = declared.config.batching, declared.config.queue.policies
         self._policies = None if policies.is_plain else policies

@@ -24,6 +24,7 @@ from core_grpc.backends.cores import CAN_PIN, usable_cores
 from core_grpc.backends.instance_worker import InstanceWorker
 from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.batched_model import BatchedModel
+from core_grpc.models.compute import gate_orders
 from core_grpc.models.decoupled_model import DecoupledModel
 from core_grpc.models.instances import request_instance
 from core_grpc.models.model import Model
@@ -32,11 +33,16 @@ from core_grpc.models.placement import Machine, placed_instances, resolved_group
 from core_grpc.models.repository import RepositoryEntry
 from core_grpc.models.warmup import WarmUpRun, warm_up, warm_up_runs, warm_up_stream
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
+from core_grpc.scheduler.grants import ComputeGrants
 from core_grpc.settings import ModelsSettings
 
 
-async def load_model(entry: RepositoryEntry, settings: ModelsSettings, lifecycle: Lifecycle[ModelState], pool: Executor) -> Model:
+async def load_model(
+    entry: RepositoryEntry, settings: ModelsSettings, lifecycle: Lifecycle[ModelState], pool: Executor, grants: ComputeGrants
+) -> Model:
     """Reads, starts and warms up one model version; what blocks runs on ``pool`` and on the instances' threads.
+
+    Its instances ask ``grants`` before they execute, where they have to. The warm-up does not ask.
 
     Raises:
         ModelLoadFailed: the model or its model.toml cannot be served.
@@ -45,7 +51,7 @@ async def load_model(entry: RepositoryEntry, settings: ModelsSettings, lifecycle
     loaded, declared, runs = await asyncio.get_running_loop().run_in_executor(pool, _read, entry, settings)
     if isinstance(loaded, LoadedDecoupledModel):
         return await _decoupled_model(entry, settings, lifecycle, loaded, declared, runs)
-    return await _batched_model(entry, settings, lifecycle, loaded, declared, runs)
+    return await _batched_model(entry, settings, lifecycle, loaded, declared, runs, grants=grants)
 
 
 async def _batched_model(  # noqa: PLR0917 (one caller)
@@ -55,6 +61,8 @@ async def _batched_model(  # noqa: PLR0917 (one caller)
     loaded: LoadedModel | LoadedRequestModel,
     declared: DeclaredModel,
     runs: Sequence[WarmUpRun],
+    *,
+    grants: ComputeGrants,
 ) -> BatchedModel:
     workers: list[InstanceWorker[RequestInstance]] = []
     try:
@@ -62,6 +70,7 @@ async def _batched_model(  # noqa: PLR0917 (one caller)
             name = f"{entry.name}/{entry.version}/{index}"
             workers.append(await InstanceWorker.start(name, _creator(loaded, declared, placement), placement.cores))
         await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.engine_spec, runs)) for worker in workers))
+        gates = grants.gates(gate_orders(declared.config, load_backend(declared.backend).traits), declared.config.share_weight or 1.0)
     except BaseException:
         for worker in workers:
             await worker.close()
@@ -76,7 +85,7 @@ async def _batched_model(  # noqa: PLR0917 (one caller)
         level_max_requests=tuple(policy.max_requests for policy in entry.config.queue.policies.policies()),
         delays=entry.config.queue.policies.delays,
     )
-    return BatchedModel(declared, lifecycle, loaded, workers, limits)
+    return BatchedModel(declared, lifecycle, loaded, workers, limits, gates=gates)
 
 
 async def _decoupled_model(  # noqa: PLR0917 (one caller)

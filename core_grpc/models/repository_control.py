@@ -18,6 +18,7 @@ from typing import Any
 
 from core_grpc.errors import GatewayError, ModelLoadFailed, NotFound, ServerDraining, quoted
 from core_grpc.lifecycle import ModelState
+from core_grpc.models.compute import compute_grants
 from core_grpc.models.freed_memory import FreedMemory
 from core_grpc.models.loading import load_model
 from core_grpc.models.on_demand import OnDemand
@@ -42,13 +43,14 @@ class RepositoryControl:
         """``grace_s`` is how long a model that goes may take to finish its work.
 
         Raises:
-            SettingsError: models.load and models.control do not go together.
+            SettingsError: models.load and models.control do not go together, or models.resources cannot be read.
         """
         self._repository = repository
         self._settings = settings
         self._registry = registry
         self._grace_s = grace_s
         self._start_list = start_list(settings)
+        self._grants = compute_grants(settings)
         self._turns = Turns()
         """Loads and unloads of one model come one after the other; those of different models do not wait for each other."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -251,7 +253,7 @@ class RepositoryControl:
                 slot.model = await load_pipeline(entry, self._settings, slot.lifecycle, pool, self._registry)
             else:
                 async with self._loading:
-                    slot.model = await load_model(entry, self._settings, slot.lifecycle, pool)
+                    slot.model = await load_model(entry, self._settings, slot.lifecycle, pool, self._grants)
                 slot.nbytes = await self.on_demand.size_of(entry, slot.model)
             if entry.config.response_cache and self._settings.response_cache_bytes:
                 slot.model.use_cache(self._cache)

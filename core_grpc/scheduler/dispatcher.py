@@ -1,8 +1,8 @@
 """The asyncio side of the scheduler: admits requests, and keeps the model's instances fed from one shared batcher.
 
-Each instance has one loop, *expire → take → execute → settle*, so a batch forms as late as possible: when an instance is free. A
-request costs one future: no task and no timer of its own. A caller may leave at any time; whoever settles its request finds a finished
-future and does nothing. Everything here belongs to one event loop.
+Each instance has one loop, *expire → take → execute → settle*, so a batch forms as late as possible: when an instance is free, and where
+models share a device, when it may execute there (``grants.py``). A request costs one future: no task and no timer of its own. A caller
+may leave at any time; whoever settles its request finds a finished future and does nothing. Everything here belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, ModelNotReady, QueueFull
 from core_grpc.scheduler.answer_order import AnswerOrder
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits, DynamicBatcher, Pending
+from core_grpc.scheduler.grants import Gate
 from core_grpc.types import Array, InferRequest
 
 _log = logging.getLogger(__name__)
@@ -92,6 +93,13 @@ Execute: TypeAlias = Callable[[Sequence[Member]], Awaitable[BatchResult]]
 """Runs a batch on one model instance; one call at a time."""
 
 
+class _Idle(NamedTuple):
+    """An instance that waits for a batch; an empty one ends it."""
+
+    batch: asyncio.Future[list[Member]]
+    gate: Gate | None
+
+
 class Dispatcher:
     """See the module's text. ``on_executed`` is told rows and seconds of each run; ``clock`` is that of deadlines."""
 
@@ -103,7 +111,9 @@ class Dispatcher:
         clock: Callable[[], float] = time.monotonic,
         *,
         preserve_ordering: bool = False,
+        gates: Sequence[Gate] = (),
     ) -> None:
+        """``gates`` has one for each of ``executes``, or none at all where they need not ask before they execute."""
         self._batcher: DynamicBatcher[Member] = DynamicBatcher(limits)
         self._order: AnswerOrder[_Answer] | None = AnswerOrder() if preserve_ordering else None
         self._row_s = 0.0
@@ -111,15 +121,18 @@ class Dispatcher:
         self._on_executed = on_executed
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._idle: list[asyncio.Future[list[Member]]] = []
-        """One future for each instance that waits for a batch."""
+        self._idle: list[_Idle] = []
+        self._gates = gates
         self._is_feeding = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._is_closed = False
         self._drained = asyncio.Event()
         self._executing = 0
-        self._tasks = [asyncio.create_task(self._serve(execute), name="dispatcher") for execute in executes]
+        for gate in gates:
+            gate.on_turn = self._wake
+        instances = zip(executes, gates or (None,) * len(executes), strict=True)
+        self._tasks = [asyncio.create_task(self._serve(execute, gate), name="dispatcher") for execute, gate in instances]
 
     def __repr__(self) -> str:
         return f"<Dispatcher: {len(self._batcher)} pending, {self._executing} of {len(self._tasks)} instances executing>"
@@ -198,8 +211,10 @@ class Dispatcher:
             self._refuse(member, ModelNotReady("the model is being unloaded"))
         if self._timer is not None:
             self._timer.cancel()
+        for gate in self._gates:
+            gate.close()
         while self._idle:
-            self._idle.pop().set_result([])
+            self._idle.pop().batch.set_result([])
         self._tell_drained()
         await asyncio.gather(*self._tasks)
 
@@ -212,7 +227,10 @@ class Dispatcher:
         now = self._clock()
         self._expire(now)
         self._feed(now)
-        wakeup = self._batcher.next_wakeup() if self._idle else self._batcher.next_deadline()
+        wakeup = self._batcher.next_deadline()
+        # A batch that is due and was not taken waits for a gate, not for a moment.
+        if self._idle and (batch_at := self._batcher.next_batch_at()) > now:
+            wakeup = min(wakeup, batch_at)
         if wakeup < self._timer_at:
             self._arm(wakeup, now)
         self._tell_drained()
@@ -220,11 +238,25 @@ class Dispatcher:
     def _feed(self, now: float) -> bool:
         """Gives batches to idle instances; whether one got any."""
         has_fed = False
-        while self._idle and (batch := self._batcher.take(now)):
-            self._idle.pop().set_result(batch)
-            self._executing += 1
-            has_fed = True
+        for index in reversed(range(len(self._idle))):
+            if batch := self._take(self._idle[index].gate, now):
+                self._idle.pop(index).batch.set_result(batch)
+                has_fed = True
+            elif not self._gates:
+                break
         return has_fed
+
+    def _take(self, gate: Gate | None, now: float) -> list[Member] | None:
+        """A batch for an instance behind that gate, with the right to execute it; None where nothing is due or the gate is in line."""
+        if gate is None:
+            batch = self._batcher.take(now)
+        elif self._batcher.next_batch_at() > now or not gate.try_acquire():
+            return None
+        elif not (batch := self._batcher.take(now)):
+            gate.release()
+        if batch:
+            self._executing += 1
+        return batch
 
     def _expire(self, now: float) -> None:
         for member in self._batcher.expire(now):
@@ -256,27 +288,29 @@ class Dispatcher:
         self._timer, self._timer_at = None, math.inf
         self._wake()
 
-    async def _serve(self, execute: Execute) -> None:
+    async def _serve(self, execute: Execute, gate: Gate | None) -> None:
         """The loop of one instance; ends when it is handed an empty batch."""
         while True:
             now = self._clock()
             self._expire(now)
-            batch = self._batcher.take(now)
-            if batch is not None:
-                self._executing += 1
-            elif not (batch := await self._next_batch()):
+            batch = self._take(gate, now) or await self._next_batch(gate)
+            if not batch:
                 return
-            await self._run(execute, batch)
+            try:
+                await self._run(execute, batch)
+            finally:
+                if gate is not None:
+                    gate.release(has_more=self._batcher.next_batch_at() <= self._clock())
             # The members' tensors must not live until the next batch comes.
             del batch
             self._executing -= 1
             self._tell_drained()
 
-    async def _next_batch(self) -> list[Member]:
+    async def _next_batch(self, gate: Gate | None) -> list[Member]:
         waiting: asyncio.Future[list[Member]] = self._loop.create_future()
         if self._is_closed:
             return []
-        self._idle.append(waiting)
+        self._idle.append(_Idle(waiting, gate))
         self._wake()
         return await waiting
 

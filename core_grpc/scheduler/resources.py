@@ -93,13 +93,21 @@ class ResourceLimiter:
         self._claimants.remove(claimant)
         self._count_totals()
 
+    @property
+    def has_line(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._line)
+
     def ask(self, claimant: Claimant) -> bool:
         """Takes what an execution needs. False: it is in line now, and ``next`` will name it."""
         if claimant in self._line:
             return False
         claimant.tag = max(self._virtual, claimant.finish)
         self._line[claimant] = None
-        return self.next() is claimant
+        if self._grantable() is not claimant:
+            return False
+        self._grant(claimant)
+        return True
 
     def withdraw(self, claimant: Claimant) -> None:
         """Takes a claimant out of the line. Call ``next`` afterwards."""
@@ -112,18 +120,23 @@ class ResourceLimiter:
 
     def next(self) -> Claimant | None:
         """Grants the next one in line what it needs; None where nobody can be. To be called until then."""
-        kept: dict[ResourceKey, int] = {}
-        for claimant in sorted(self._line, key=_tag):
-            if all(self.free(key) - kept.get(key, 0) >= count for key, count in claimant.needs.items()):
-                self._grant(claimant)
-                return claimant
-            for key, count in claimant.needs.items():
-                kept[key] = kept.get(key, 0) + count
-        return None
+        claimant = self._grantable() if self._line else None
+        if claimant is not None:
+            self._grant(claimant)
+        return claimant
 
     def free(self, key: ResourceKey) -> int:
         """What nobody holds; below 0 where a total shrank since."""
         return self._totals.get(key, 0) - self._taken.get(key, 0)
+
+    def _grantable(self) -> Claimant | None:
+        kept: dict[ResourceKey, int] = {}
+        for claimant in sorted(self._line, key=_tag):
+            if all(self.free(key) - kept.get(key, 0) >= count for key, count in claimant.needs.items()):
+                return claimant
+            for key, count in claimant.needs.items():
+                kept[key] = kept.get(key, 0) + count
+        return None
 
     def _grant(self, claimant: Claimant) -> None:
         del self._line[claimant]
