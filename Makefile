@@ -10,6 +10,8 @@ SERVE_STAMP := $(VENV)/.installed
 # A client two years old, in an environment of its own: it wants other releases of everything.
 OLD_CLIENT := $(VENV)/old-tritonclient
 OLD_CLIENT_STAMP := $(OLD_CLIENT)/.installed-2.53.0
+# The networks of the example pipeline, docs/models/ocr. Its build checks the sum.
+OCR_WHEEL := $(VENV)/ocr/rapidocr-3.10.0-py3-none-any.whl
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
@@ -21,7 +23,7 @@ help: ## this list
 serve: $(SERVE_STAMP) ## serve the demo model on http://127.0.0.1:8080 and gRPC on 127.0.0.1:50051
 	@exec $(BIN)/tensorgate serve $(ARGS)
 
-test: $(DEV_STAMP) $(OLD_CLIENT_STAMP) ## the whole test-suite
+test: $(DEV_STAMP) $(OLD_CLIENT_STAMP) $(OCR_WHEEL) ## the whole test-suite
 	@missing=; \
 	for tool in chromium:chromium h2load:nghttp2-client; do \
 	  command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool#*:}"; \
@@ -80,6 +82,9 @@ $(OLD_CLIENT_STAMP): | $(BIN)/python
 	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then \
 	  $(OLD_CLIENT)/bin/python -m pip --disable-pip-version-check --no-input install 'tritonclient[grpc,http]==2.53.0'; fi
 	@touch $@
+
+$(OCR_WHEEL): | $(BIN)/python
+	$(PIP) download --no-deps --dest $(@D) 'rapidocr==3.10.0'
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

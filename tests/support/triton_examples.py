@@ -17,8 +17,10 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
+from core_grpc.pipelines.step import Step
 from core_grpc.types import Datatype
 from tests.support.models import Values, onnx_model, write_identity, write_onnx
+from tests.support.pipelines import write_pipeline
 from tests.support.python_models import write_repeat
 
 _BATCHED = "max_batch_size = 8\n"
@@ -79,6 +81,18 @@ def _write_dyna_sequence(repository: Path, name: str, id_type: Datatype) -> None
     _write(repository, name, nodes, inputs, {"OUTPUT": one}, config=config + "[warmup]\ncount = 0\n")
 
 
+def _write_ensemble(repository: Path, name: str) -> None:
+    """OUTPUT0 = 2 INPUT0, OUTPUT1 = 2 INPUT1, by way of sum and difference, taken twice by ``simple_part``."""
+    _write_addsub(repository, "simple_part", Datatype.INT32)
+    steps = [
+        Step("simple_part", "", {"INPUT0": "INPUT0", "INPUT1": "INPUT1"}, {"OUTPUT0": "sum", "OUTPUT1": "difference"}),
+        Step("simple_part", "1", {"INPUT0": "sum", "INPUT1": "difference"}, {"OUTPUT0": "OUTPUT0", "OUTPUT1": "OUTPUT1"}),
+    ]
+    shape = ("INT32", [-1, 16])
+    tensors = [{f"{role}{i}": shape for i in (0, 1)} for role in ("INPUT", "OUTPUT")]
+    write_pipeline(repository, name, steps, inputs=tensors[0], outputs=tensors[1], config=_BATCHED)
+
+
 _EXAMPLES: Mapping[str, Callable[[Path, str], object]] = {
     "simple": partial(_write_addsub, datatype=Datatype.INT32),
     "simple_int8": partial(_write_addsub, datatype=Datatype.INT8),
@@ -88,6 +102,7 @@ _EXAMPLES: Mapping[str, Callable[[Path, str], object]] = {
     "simple_dyna_sequence": partial(_write_dyna_sequence, id_type=Datatype.UINT64),
     "simple_string_dyna_sequence": partial(_write_dyna_sequence, id_type=Datatype.BYTES),
     "repeat_int32": lambda repository, _name: write_repeat(repository),
+    "simple_ensemble": _write_ensemble,
 }
 
 

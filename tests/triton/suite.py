@@ -128,6 +128,44 @@ async def sequences(client):
     assert "must specify the START flag on the first request of the sequence" in error.message()
 
 
+async def ensemble(client):
+    metadata = await described(client.get_model_metadata, model_name="simple_ensemble")
+    assert metadata["platform"] == "ensemble", metadata
+    assert [item["name"] for item in metadata["inputs"]] == ["INPUT0", "INPUT1"]
+    config = await described(client.get_model_config, model_name="simple_ensemble")
+    config = config["config"] if IS_GRPC else config
+    assert (config["platform"], int(config["max_batch_size"]), config.get("backend", "")) == ("ensemble", 8, "")
+    assert "dynamic_batching" not in config
+    steps = config["ensemble_scheduling"]["step"]
+    assert [(step["model_name"], int(step["model_version"])) for step in steps] == [("simple_part", -1), ("simple_part", 1)]
+    assert steps[1]["input_map"] == {"INPUT0": "sum", "INPUT1": "difference"}
+    assert steps[0]["output_map"] == {"OUTPUT0": "sum", "OUTPUT1": "difference"}
+    answer = await done(client.infer("simple_ensemble", pair(), request_id="e"))
+    assert answer.as_numpy("OUTPUT0")[0].tolist() == [4 * i for i in range(16)]
+    assert answer.as_numpy("OUTPUT1")[0].tolist() == [2 * i for i in range(16)]
+    one = await done(client.infer("simple_ensemble", pair(), outputs=[triton.InferRequestedOutput("OUTPUT1")]))
+    assert one.as_numpy("OUTPUT0") is None
+    assert one.as_numpy("OUTPUT1")[0].tolist() == [2 * i for i in range(16)]
+    wrong = [tensor("INPUT0", np.zeros((1, 16), np.int32), "INT32")]
+    assert "missing input 'INPUT1' for model 'simple_ensemble'" in (await failure(lambda: client.infer("simple_ensemble", wrong))).message()
+    counts = {}
+    for model in ("simple_ensemble", "simple_part"):
+        stats = (await described(client.get_inference_statistics, model_name=model))["model_stats"][0]
+        counts[model] = int(stats["inference_stats"]["success"]["count"])
+    assert counts["simple_part"] == 2 * counts["simple_ensemble"] >= 4, counts
+    await done(client.unload_model("simple_part"))
+    assert not await done(client.is_model_ready("simple_ensemble"))
+    error = await failure(lambda: client.infer("simple_ensemble", pair()))
+    assert "step 1 (model 'simple_part')" in error.message()
+    assert error.status() in ("StatusCode.UNAVAILABLE", "503"), error.status()
+    await done(client.load_model("simple_part"))
+    await done(client.unload_model("simple_ensemble", unload_dependents=True))
+    assert not await done(client.is_model_ready("simple_part"))
+    await done(client.load_model("simple_ensemble"))
+    assert await done(client.is_model_ready("simple_ensemble"))
+    assert (await done(client.infer("simple_ensemble", pair()))).as_numpy("OUTPUT0")[0].tolist() == [4 * i for i in range(16)]
+
+
 async def repository(client):
     index = await described(client.get_model_repository_index)
     models = {item["name"]: item for item in (index["models"] if IS_GRPC else index)}
@@ -374,7 +412,7 @@ async def plugins(client):
 
 
 STEPS = [
-    health_and_metadata, inference, strings, datatypes, classes, sequences, repository, statistics, settings, shared_memory,
+    health_and_metadata, inference, strings, datatypes, classes, sequences, ensemble, repository, statistics, settings, shared_memory,
     deadlines_and_cancellation, compression, asynchronous, streams, http_only, plugins,
 ]  # fmt: skip
 
