@@ -60,6 +60,7 @@ def _check_config(config: ModelConfig) -> None:
         ("[batching]", config.batching != BatchingConfig()),
         ("[queue], except for max_rows", replace(config.queue, max_rows=None) != QueueConfig()),
         ("[warmup]", bool(config.warmup.count or config.warmup.samples)),
+        ("[fair_share]", config.share_weight is not None),
     ):
         if is_said:
             raise ModelLoadFailed(f"model.toml: {key}: a pipeline has no engine; say this of the models of its steps")

@@ -338,6 +338,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         "[instances]\ncount = 2\n[[step]]\nmodel = 'plus'\ninputs = {X = 'IN'}\noutputs = {Y = 'OUT'}",
         "[instances]: a pipeline has no engine",
     ),
+    "share": ("fair_share = {weight = 2}\n[[step]]\nmodel = 'plus'", "[fair_share]: a pipeline has no engine"),
     "backend": (
         "backend = 'identity'\n[[step]]\nmodel = 'plus'\ninputs = {X = 'IN'}\noutputs = {Y = 'OUT'}",
         '[[step]]: wanted backend = "pipeline", got identity',
