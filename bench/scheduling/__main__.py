@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.scheduling import batching, joining, overload
+from bench.scheduling import batching, fairness, joining, overload
 
 
 async def _joining(scale: float) -> Table:
@@ -22,6 +22,7 @@ SECTIONS: Mapping[str, Callable[[float], Coroutine[Any, Any, Table]]] = {
     "engine": batching.against_the_engine,
     "batching": batching.against_no_batching,
     "overload": overload.measure,
+    "fairness": fairness.measure,
 }
 
 
