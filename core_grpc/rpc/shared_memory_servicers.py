@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.http_body import http_json
 from core_grpc.rpc.rest_json import members, parse_document, refuse_unknown, text
 from core_grpc.settings import LimitsSettings
-from core_grpc.shared_memory.cuda import check_handle, cuda_runtime, open_cuda_memory
+from core_grpc.shared_memory.cuda import CudaMemory, check_handle, cuda_runtime, open_cuda_memory
 from core_grpc.shared_memory.regions import RegionStatus, SharedMemory
 from core_grpc.shared_memory.system import open_system_memory
 from protos.inference import grpc_service_pb2 as pb
@@ -31,12 +32,24 @@ def register_system(memory: SharedMemory, status: RegionStatus) -> None:
     memory.add(status, open_system_memory(status.key, status.offset, status.byte_size))
 
 
-def register_cuda(memory: SharedMemory, status: RegionStatus, raw_handle: bytes) -> None:
-    """As ``register_system``, for a CUDA region."""
+async def register_cuda(memory: SharedMemory, status: RegionStatus, raw_handle: bytes) -> None:
+    """As ``register_system``, for a CUDA region. On a thread: the first use of a GPU takes seconds."""
     memory.check_allowed()
     memory.check_free(status.name)
     check_handle(raw_handle, status.byte_size)
-    memory.add(status, open_cuda_memory(cuda_runtime(), raw_handle, status.device_id, status.byte_size))
+    loop = asyncio.get_running_loop()
+    opening = loop.run_in_executor(None, lambda: open_cuda_memory(cuda_runtime(), raw_handle, status.device_id, status.byte_size))
+    try:
+        memory.add(status, await asyncio.shield(opening))
+    except asyncio.CancelledError:
+        opening.add_done_callback(_let_go)
+        raise
+
+
+def _let_go(opening: asyncio.Future[CudaMemory]) -> None:
+    """Its caller has left."""
+    if not opening.cancelled() and not opening.exception():
+        opening.result().close()
 
 
 class SharedMemoryServicer:
@@ -87,7 +100,7 @@ class SharedMemoryServicer:
     ) -> pb.CudaSharedMemoryRegisterResponse:
         """Registers a region."""
         status = RegionStatus(request.name, "cuda", request.byte_size, device_id=request.device_id)
-        register_cuda(self._memory, status, request.raw_handle)
+        await register_cuda(self._memory, status, request.raw_handle)
         return pb.CudaSharedMemoryRegisterResponse()
 
     async def CudaSharedMemoryUnregister(
@@ -138,7 +151,7 @@ class RestSharedMemoryServicer:
         body = self._body(request, frozenset({"raw_handle", "device_id", "byte_size"}))
         handle = members(body.get("raw_handle"), "raw_handle")
         status = RegionStatus(request.region, "cuda", _count(body, "byte_size"), device_id=_count(body, "device_id", 0))
-        register_cuda(self._memory, status, _from_base64(text(handle.get("b64"), "raw_handle.b64")))
+        await register_cuda(self._memory, status, _from_base64(text(handle.get("b64"), "raw_handle.b64")))
         return http_json({})
 
     async def CudaSharedMemoryUnregister(self, request: rest_pb2.RestRegionRequest, _context: RpcContext) -> HttpBody:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from core_grpc.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported, quoted
+from core_grpc.errors import AlreadyExists, GatewayError, InvalidArgument, NotFound, Unsupported, quoted
 from core_grpc.types import ParameterValue, RequestedOutput
 
 REGION = "shared_memory_region"
@@ -152,7 +152,16 @@ class SharedMemory:
             raise AlreadyExists(f"shared memory region {quoted(name)} already in manager")
 
     def add(self, status: RegionStatus, memory: Memory) -> None:
-        """Registers a region under a name that is free."""
+        """Registers a region. Where another has taken its name, the memory is let go.
+
+        Raises:
+            as ``check_free``.
+        """
+        try:
+            self.check_free(status.name)
+        except GatewayError:
+            memory.close()
+            raise
         self._regions[status.name] = Region(status, memory)
 
     def remove(self, kind: str, name: str = "") -> None:

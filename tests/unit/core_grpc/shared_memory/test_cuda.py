@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import threading
 from types import SimpleNamespace
 
 import pytest
 
-from core_grpc.errors import BackendFailed, InvalidArgument, Unsupported
+from core_grpc.errors import AlreadyExists, BackendFailed, InvalidArgument, Unsupported
+from core_grpc.rpc import shared_memory_servicers
 from core_grpc.shared_memory.cuda import cuda_runtime, open_cuda_memory
+from core_grpc.shared_memory.regions import RegionStatus, SharedMemory
 
 HANDLE = bytes(range(64))
 BASE = 0x7F00_0000_0000
@@ -93,3 +97,54 @@ def test_registrations_that_cannot_be_are_refused(handle: bytes, device: int, by
 def test_without_cuda_python_it_is_not_offered() -> None:
     with pytest.raises(Unsupported, match="CUDA shared memory needs a GPU and cuda-python"):
         cuda_runtime()
+
+
+class FakeSlowCudaRuntime(FakeCudaRuntime):
+    """Opens handles when the gate is opened, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = threading.Event()
+        self.gate = threading.Event()
+        self.open_count = 0
+
+    def cudaIpcOpenMemHandle(self, handle: SimpleNamespace, flags: int) -> tuple[int, int]:
+        self.is_asked.set()
+        assert self.gate.wait(5)
+        self.open_count += 1
+        return super().cudaIpcOpenMemHandle(handle, flags)
+
+    def cudaIpcCloseMemHandle(self, pointer: int) -> tuple[int]:
+        self.open_count -= 1
+        return super().cudaIpcCloseMemHandle(pointer)
+
+
+async def test_a_region_is_opened_beside_the_event_loop_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeSlowCudaRuntime()
+    monkeypatch.setattr(shared_memory_servicers, "cuda_runtime", lambda: fake)
+    memory = SharedMemory(is_allowed=True)
+    status = RegionStatus("gpu", "cuda", 8)
+    registrations = [asyncio.ensure_future(shared_memory_servicers.register_cuda(memory, status, HANDLE)) for _ in range(2)]
+    await asyncio.to_thread(fake.is_asked.wait)
+    fake.gate.set()  # Which nobody could if the loop were waiting.
+    first, second = await asyncio.gather(*registrations, return_exceptions=True)
+    assert sorted([type(first), type(second)], key=str) == sorted([type(None), AlreadyExists], key=str)
+    assert fake.open_count == 1
+    memory.close()
+    assert fake.open_count == 0
+
+
+async def test_a_region_whose_caller_leaves_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeSlowCudaRuntime()
+    monkeypatch.setattr(shared_memory_servicers, "cuda_runtime", lambda: fake)
+    memory = SharedMemory(is_allowed=True)
+    registration = asyncio.ensure_future(shared_memory_servicers.register_cuda(memory, RegionStatus("gpu", "cuda", 8), HANDLE))
+    await asyncio.to_thread(fake.is_asked.wait)
+    registration.cancel()
+    await asyncio.gather(registration, return_exceptions=True)
+    closed = asyncio.Event()
+    monkeypatch.setattr(fake, "cudaIpcCloseMemHandle", lambda _pointer: closed.set())
+    fake.gate.set()
+    async with asyncio.timeout(5):
+        await closed.wait()
+    assert not memory.statuses("cuda")
