@@ -100,7 +100,7 @@ class Node:
             await asyncio.sleep(_POLL_S)
         await self._control.close()
         self._memory.close()
-        self._tracer.close()
+        await asyncio.to_thread(self._tracer.close)
         self.processing_pool.shutdown(wait=False, cancel_futures=True)
         notify("X_DRAINED=1", "STATUS=drained")
 

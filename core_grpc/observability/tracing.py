@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class Tracer:
         self._files = 0
         self._traces: list[dict[str, Any]] = []
         self._kept = 0
+        self._writing: list[Future[None]] = []
+        """Files that are not written yet."""
         self.is_on = False
         """Whether any request may be traced: all that a request costs while it is false."""
 
@@ -102,13 +104,15 @@ class Tracer:
         self._traces += [described, {"id": self._last_id, "timestamps": timestamps}]
         self._kept += 1
         if self._kept >= (settings.log_frequency or _MOST_KEPT):
-            self._pool.submit(_write, Path(f"{self.file}.{self._files}"), self._taken())
+            writing = self._pool.submit(_write, Path(f"{self.file}.{self._files}"), self._taken())
+            self._writing = [writing, *(item for item in self._writing if not item.done())]
             self._files += 1
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes what is left; waits until everything is written."""
         if self._traces:
             _write(Path(self.file), self._taken())
+        wait(self._writing)
 
     def _count_down(self, model: str, settings: TraceSettings) -> None:
         if settings.trace_count < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -115,3 +116,22 @@ def test_an_update_is_whole_or_not_at_all(pool: ThreadPoolExecutor, name: str, v
             tracer.update(model, {"log_frequency": ["5"], **ON, name: values})
         assert tracer.settings(model) == TraceSettings()
     assert not tracer.is_on
+
+
+def test_files_that_wait_for_the_pool_are_written_before_the_end(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    busy = threading.Event()
+    pool.submit(busy.wait, 5)
+    tracer = Tracer(str(tmp_path / "t"), pool)
+    tracer.update("", {**ON, "log_frequency": ["1"]})
+    tracer.record("m", "1", "7", {"REQUEST_START": 1.5})
+
+    def stop() -> None:
+        tracer.close()
+        pool.shutdown(cancel_futures=True)  # As a node ends.
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    stopping.join(0.1)
+    busy.set()
+    stopping.join(5)
+    assert json.loads((tmp_path / "t.0").read_text())[0]["request_id"] == "7"
