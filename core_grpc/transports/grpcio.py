@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
 import grpc
 
-from core_grpc.errors import GatewayError, one_line
+from core_grpc.errors import GatewayError, StatusCode, one_line
 from core_grpc.rpc.interceptors import RpcFailure, wire_status
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
 from core_grpc.settings import NodeSettings
@@ -56,6 +57,8 @@ class GrpcioContext:
         self._headers: list[tuple[str, str]] = []
         self._compresses = False
         remaining = context.time_remaining()
+        self.limit_s = max_request_s if remaining is None else None
+        """How long the call may take where its caller, whose deadlines the library sees to, did not say."""
         remaining = max_request_s if remaining is None else remaining
         self.deadline = None if remaining is None else time.monotonic() + remaining
 
@@ -158,13 +161,28 @@ def _unary_behaviour(method: RpcMethod, max_request_s: float) -> Any:
         context = GrpcioContext(grpc_context, limit_s)
         try:
             context.compress_as_asked()
-            response = await handler(_parsed(method, request), context)
+            response = await _limited(handler(_parsed(method, request), context), context.limit_s)
         except (RpcFailure, GatewayError) as failure:
             return await _abort(grpc_context, context, failure)
         await context.send_headers()
         return response
 
     return respond
+
+
+async def _limited(answer: Awaitable[Any], limit_s: float | None) -> Any:
+    """The answer, within its limit.
+
+    Raises:
+        RpcFailure: it took longer.
+    """
+    if limit_s is None:
+        return await answer
+    try:
+        async with asyncio.timeout(limit_s):
+            return await answer
+    except TimeoutError:
+        raise RpcFailure(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
 
 
 def _stream_behaviour(method: RpcMethod) -> Any:
