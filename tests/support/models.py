@@ -80,11 +80,12 @@ def write_plus(repository: Path, version: int, name: str = "plus") -> None:
     write_onnx(repository, name, model, version=str(version))
 
 
-def write_addsub_i32(repository: Path) -> None:
+def write_addsub_i32(repository: Path, name: str = "addsub_i32", config: str = "") -> None:
     """``addsub_i32``: INPUT0, INPUT1 INT32 [batch, 16] -> OUTPUT0 sum, OUTPUT1 difference."""
     shape = (Datatype.INT32, ("batch", 16))
     nodes = [helper.make_node(op, ["INPUT0", "INPUT1"], [out]) for op, out in (("Add", "OUTPUT0"), ("Sub", "OUTPUT1"))]
-    write_onnx(repository, "addsub_i32", onnx_model(nodes, {"INPUT0": shape, "INPUT1": shape}, {"OUTPUT0": shape, "OUTPUT1": shape}))
+    model = onnx_model(nodes, {"INPUT0": shape, "INPUT1": shape}, {"OUTPUT0": shape, "OUTPUT1": shape})
+    write_onnx(repository, name, model, config)
 
 
 def write_div_fp32(repository: Path) -> None:

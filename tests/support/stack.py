@@ -19,7 +19,6 @@ from tests.support.models import (
     write_gather,
     write_id,
     write_identity,
-    write_nobatch,
     write_nonzero,
     write_opt,
 )
@@ -54,7 +53,6 @@ def write_repository(repository: Path) -> None:
     write_opt(repository)
     write_big_out(repository)
     write_gather(repository, f"[batching]\nmax_queue_delay_ms = {DELAY_MS}\n")
-    write_nobatch(repository, f"[warmup]\ncount = 0\n[batching]\nmax_queue_delay_ms = {DELAY_MS}\n")
     write_badload(repository)
     one_value = {"X": ("FP32", [-1, 1])}
     write_identity(repository, "id_fails", one_value, "max_batch_size = 8\n[identity]\nfail_value = 99.0\n")
