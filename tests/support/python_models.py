@@ -176,3 +176,18 @@ async def made(repository: Path, request_id: str) -> int:
             return int(text)
         await asyncio.sleep(0.05)
     raise AssertionError(f"the work of {request_id} was not freed")
+
+
+def write_held(repository: Path, name: str, hold: Path, config: str = "") -> Path:
+    """A model that answers twice its input once the file ``hold`` is gone, and makes the file ``<hold>.entered`` when it begins."""
+    code = f"""
+        import os, time
+
+        class Model:
+            def execute(self, requests):
+                open({str(hold) + ".entered"!r}, "w").close()
+                while os.path.exists({str(hold)!r}):
+                    time.sleep(0.01)
+                return [{{"Y": request.inputs["X"] * 2}} for request in requests]
+    """
+    return write_python_model(repository, name, code, config=config, **ROWS)
