@@ -14,7 +14,7 @@ from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.model import Model
 from core_grpc.models.model_spec import DeclaredModel
 from core_grpc.models.pipeline_steps import PipelineSteps, StepTimes
-from core_grpc.pipelines.executor import execute
+from core_grpc.pipelines.executor import execute, work_for
 from core_grpc.pipelines.plan import Plan
 from core_grpc.scheduler.dispatcher import Execution
 from core_grpc.types import Array, InferRequest
@@ -30,6 +30,7 @@ class PipelineModel(Model):
     def __init__(self, declared: DeclaredModel, lifecycle: Lifecycle[ModelState], plan: Plan, steps: PipelineSteps, max_rows: int) -> None:
         super().__init__(declared, lifecycle)
         self._plan = plan
+        self._whole = work_for(plan, plan.outputs)
         self._steps = steps
         self._max_rows = max_rows
         self._rows = 0
@@ -63,14 +64,15 @@ class PipelineModel(Model):
 
     async def _executed(self, inputs: Mapping[str, Array], rows: int, request: InferRequest) -> Execution:
         began, times = time.monotonic(), StepTimes()
-        wanted = tuple(output.name for output in request.outputs) or self._plan.outputs
+        wanted = tuple(output.name for output in request.outputs)
+        work = work_for(self._plan, wanted) if wanted else self._whole
 
         def run(position: int, taken: Mapping[str, Array]) -> Coroutine[Any, Any, Mapping[str, Array]]:
             if self._is_closed:
                 raise ModelNotReady("the model is being unloaded")
             return self._steps.run(position, taken, request, times)
 
-        outputs = await execute(self._plan, inputs, wanted, run)
+        outputs = await execute(self._plan, work, inputs, run)
         compute_s = times.busy_s()
         self.statistics.executed(rows, compute_s)
         return Execution(outputs, max(time.monotonic() - began - compute_s, 0.0), compute_s, rows)

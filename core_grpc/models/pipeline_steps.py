@@ -31,13 +31,14 @@ class StepTimes:
     def __init__(self) -> None:
         self._intervals: list[tuple[float, float]] = []
 
-    def add(self, compute_s: float) -> None:
-        """A step has just ended that computed for so long."""
-        now = time.monotonic()
-        self._intervals.append((now - compute_s, now))
+    def add(self, ended: float, compute_s: float) -> None:
+        """A step ended then that had computed for so long."""
+        self._intervals.append((ended - compute_s, ended))
 
     def busy_s(self) -> float:
         """Seconds in which at least one step computed."""
+        if len(self._intervals) == 1:
+            return self._intervals[0][1] - self._intervals[0][0]
         total, until = 0.0, 0.0
         for begin, end in sorted(self._intervals):
             total += max(end - max(begin, until), 0.0)
@@ -101,7 +102,7 @@ class PipelineSteps:
             raise
         finally:
             model.release()
-        times.add(execution.compute_s)
+        times.add(time.monotonic(), execution.compute_s)
         return execution
 
     async def _infer(self, model: Model, inputs: Mapping[str, Array], request: InferRequest) -> Execution:

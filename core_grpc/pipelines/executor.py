@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from core_grpc.pipelines.plan import Plan
+from core_grpc.pipelines.plan import CALLER, Plan
 from core_grpc.types import Array
 
 Result = TypeVar("Result")
@@ -31,29 +32,60 @@ class RunStep(Protocol):
         ...
 
 
-async def execute(plan: Plan, given: Mapping[str, Array], outputs: Collection[str], run: RunStep) -> Mapping[str, Array]:
-    """The wanted ``outputs`` of a plan from what the caller has ``given``, both by tensor. One that its step did not make is left out.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done for some outputs of a plan. Made once for the outputs that are always asked for."""
+
+    outputs: tuple[str, ...]
+    """In the order of the answer."""
+    first: tuple[int, ...]
+    """The steps that take only what the caller gives."""
+    waits_for: Mapping[int, int]
+    """How many steps each of the others waits for."""
+    followers: Mapping[int, tuple[int, ...]]
+    """The steps that wait for a step."""
+    takers: Mapping[str, int]
+    """How many steps take a tensor; an output is taken once more, by the answer."""
+
+
+def work_for(plan: Plan, outputs: Sequence[str]) -> Work:
+    """The steps without which ``outputs`` cannot be made, and who waits for whom among them."""
+    needed = sorted(plan.needed(outputs))
+    before = {position: {plan.makers[tensor] for tensor in plan.steps[position].inputs.values()} - {CALLER} for position in needed}
+    takers = Counter(tensor for position in needed for tensor in set(plan.steps[position].inputs.values()))
+    takers.update(outputs)
+    return Work(
+        tuple(outputs),
+        tuple(position for position in needed if not before[position]),
+        {position: len(makers) for position, makers in before.items() if makers},
+        {maker: tuple(position for position in needed if maker in before[position]) for maker in needed},
+        takers,
+    )
+
+
+async def execute(plan: Plan, work: Work, given: Mapping[str, Array], run: RunStep) -> Mapping[str, Array]:
+    """The outputs of ``work`` from what the caller has ``given``, both by tensor. One that its step did not make is left out.
 
     Raises:
         whatever ``run`` raises first; the other steps are cancelled then.
     """
-    state = _Execution(plan, given, outputs)
+    state = _Execution(plan, work, given)
+    ready: Sequence[int] = work.first
     running: dict[asyncio.Task[Mapping[str, Array]], int] = {}
     try:
         while True:
-            ready = state.take_ready()
             if len(ready) == 1 and not running:
-                state.finish(ready[0], await run(ready[0], state.inputs(ready[0])))
+                ready = state.finish(ready[0], await run(ready[0], state.inputs(ready[0])))
                 continue
             for position in ready:
                 running[asyncio.create_task(run(position, state.inputs(position)))] = position
             if not running:
                 return state.results()
             done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                state.finish(running.pop(task), task.result())
+            ready = [follower for task in done for follower in state.finish(running.pop(task), task.result())]
     finally:
-        await _ended(running)
+        if running:
+            await _ended(running)
 
 
 async def together(work: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
@@ -79,40 +111,36 @@ async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
 class _Execution:
     """What is there, and what is left to do."""
 
-    def __init__(self, plan: Plan, given: Mapping[str, Array], outputs: Collection[str]) -> None:
+    def __init__(self, plan: Plan, work: Work, given: Mapping[str, Array]) -> None:
         self._plan = plan
-        self._wanted = outputs
+        self._work = work
         self._values = dict(given)
-        self._settled = {name for name, maker in plan.makers.items() if maker < 0}
-        """Tensors whose maker is through with them, made or not."""
-        self._left = sorted(plan.needed(outputs))
-        self._takers = Counter(tensor for position in self._left for tensor in set(plan.steps[position].inputs.values()))
-        self._takers.update(outputs)
-
-    def take_ready(self) -> list[int]:
-        """The steps that can begin, each once."""
-        ready = [position for position in self._left if self._settled.issuperset(self._plan.steps[position].inputs.values())]
-        if ready:
-            self._left = [position for position in self._left if position not in ready]
-        return ready
+        self._waits_for = dict(work.waits_for)
+        self._takers = dict(work.takers)
 
     def inputs(self, position: int) -> Mapping[str, Array]:
         """What a step takes. To be asked once: what nobody else takes is forgotten."""
-        step = self._plan.steps[position]
-        inputs = {name: self._values[tensor] for name, tensor in step.inputs.items() if tensor in self._values}
-        for tensor in set(step.inputs.values()):
-            self._takers[tensor] -= 1
-            if not self._takers[tensor]:
-                self._values.pop(tensor, None)
+        values, takers = self._values, self._takers
+        tensors = self._plan.steps[position].inputs
+        inputs = {name: values[tensor] for name, tensor in tensors.items() if tensor in values}
+        for tensor in set(tensors.values()):
+            takers[tensor] -= 1
+            if not takers[tensor]:
+                values.pop(tensor, None)
         return inputs
 
-    def finish(self, position: int, made: Mapping[str, Array]) -> None:
-        """The step has run."""
+    def finish(self, position: int, made: Mapping[str, Array]) -> Sequence[int]:
+        """The step has run; gives the steps that waited for it alone and can begin."""
         for name, tensor in self._plan.steps[position].outputs.items():
-            self._settled.add(tensor)
-            if name in made and self._takers[tensor]:
+            if name in made and tensor in self._takers:
                 self._values[tensor] = made[name]
+        ready: list[int] = []
+        for follower in self._work.followers[position]:
+            self._waits_for[follower] -= 1
+            if not self._waits_for[follower]:
+                ready.append(follower)
+        return ready
 
     def results(self) -> Mapping[str, Array]:
-        """The wanted outputs, in the pipeline's order."""
-        return {name: self._values[name] for name in self._wanted if name in self._values}
+        """The outputs, in their order."""
+        return {name: self._values[name] for name in self._work.outputs if name in self._values}

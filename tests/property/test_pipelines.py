@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_grpc.errors import BackendFailed
-from core_grpc.pipelines.executor import execute
+from core_grpc.pipelines.executor import execute, work_for
 from core_grpc.pipelines.plan import Plan, make_plan
 from core_grpc.pipelines.step import Step
 from core_grpc.types import Array
@@ -92,7 +92,7 @@ def values_of(plan: Plan) -> dict[str, Array]:
 def test_any_graph_computes_what_it_says(plan: Plan, turns: Mapping[str, int], data: st.DataObject) -> None:
     wanted = data.draw(st.lists(st.sampled_from(plan.outputs), min_size=1, unique=True))
     steps = Steps(plan, turns)
-    got = asyncio.run(execute(plan, values_of(plan), wanted, steps.run))
+    got = asyncio.run(execute(plan, work_for(plan, wanted), values_of(plan), steps.run))
     assert list(got) == wanted
     for name, value in expected(plan, values_of(plan)).items():
         if name in wanted:
@@ -106,7 +106,7 @@ def test_nothing_is_left_of_a_request_that_ends_early(plan: Plan, turns: Mapping
     steps = Steps(plan, turns, frozenset(faults))
 
     async def ask() -> Any:
-        asking = asyncio.create_task(execute(plan, values_of(plan), plan.outputs, steps.run))
+        asking = asyncio.create_task(execute(plan, work_for(plan, plan.outputs), values_of(plan), steps.run))
         for _ in range(leaves_at):
             await asyncio.sleep(0)
         asking.cancel()
@@ -127,7 +127,7 @@ def test_steps_that_do_not_wait_for_each_other_run_at_once() -> None:
     branches = [Step(f"m{at}", "", {"i0": "in0"}, {"o0": f"b{at}"}) for at in range(3)]
     plan = make_plan([*branches, Step("m3", "", {f"i{at}": f"b{at}" for at in range(3)}, {"o0": "out"})], ["in0"], ["out"])
     steps = Steps(plan, dict.fromkeys(("m0", "m1", "m2", "m3"), 3))
-    asyncio.run(execute(plan, values_of(plan), plan.outputs, steps.run))
+    asyncio.run(execute(plan, work_for(plan, plan.outputs), values_of(plan), steps.run))
     assert steps.most_at_once == 3
 
 
@@ -142,4 +142,4 @@ def test_a_tensor_is_let_go_of_when_its_last_taker_has_begun() -> None:
         alive.append(weakref.ref(array))
         return {"o0": array}
 
-    asyncio.run(execute(plan, {"t0": np.zeros(1)}, plan.outputs, run))
+    asyncio.run(execute(plan, work_for(plan, plan.outputs), {"t0": np.zeros(1)}, run))

@@ -15,6 +15,7 @@ from onnx import helper
 from core_grpc.errors import (
     BackendFailed,
     DeadlineExpired,
+    InvalidArgument,
     InvalidTensor,
     ModelLoadFailed,
     ModelNotReady,
@@ -23,6 +24,7 @@ from core_grpc.errors import (
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.model import Execution, Model
 from core_grpc.models.pipeline_model import PipelineModel
+from core_grpc.models.pipeline_steps import StepTimes
 from core_grpc.pipelines.step import Step
 from core_grpc.settings import ModelsSettings
 from core_grpc.types import Array, Datatype, InferRequest, RequestedOutput
@@ -123,6 +125,17 @@ async def test_values_spec_and_statistics(tmp_path: Path) -> None:
         assert served.find("sum").statistics.success.count == 1, "what the wanted outputs do not need does not run"
 
 
+@pytest.mark.parametrize(
+    ("steps", "busy_s"),
+    [([], 0), ([(3, 2)], 2), ([(3, 2), (4, 2)], 3), ([(6, 1), (7, 6)], 6), ([(2, 1), (5, 1)], 2)],
+)
+def test_compute_is_the_time_in_which_a_step_computes(steps: list[tuple[float, float]], busy_s: float) -> None:
+    times = StepTimes()
+    for ended, compute_s in steps:
+        times.add(ended, compute_s)
+    assert times.busy_s() == busy_s
+
+
 async def test_nothing_is_copied_between_steps(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         fixtures.write_identity(tmp_path, name, ROWS, f"max_batch_size = 8\n{QUIET}")
@@ -178,6 +191,40 @@ async def test_id_parameters_and_deadline_travel(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         execution = await run(served.find("pipe"), column(1), id="r-1", parameters={"mark": "x"}, deadline=time.monotonic() + 60)
         assert execution.outputs["TOLD"].tolist() == [[b"r-1 x True"]]
+
+
+async def test_the_deadline_bounds_the_wait_in_every_step(tmp_path: Path) -> None:
+    write_affine(tmp_path, "plus", 1, 1)
+    fixtures.write_identity(tmp_path, "busy", ROWS, f"max_batch_size = 1\n{QUIET}[identity]\ndelay_ms = 300")
+    write_chain(tmp_path, "pipe", "plus", "busy", config="max_batch_size = 1")
+    async with serving(tmp_path) as served:
+        busy = served.find("busy")
+        direct = asyncio.create_task(run(busy, {"X": column(1)["IN"]}))
+        await stepped(lambda: busy.users == 1 and not pending(busy))
+        with pytest.raises(DeadlineExpired, match=r"step 2 \(model 'busy'\): the deadline passed"):
+            await run(served.find("pipe"), column(1), deadline=time.monotonic() + 0.1)
+        assert pending(busy) == 0
+        assert not direct.done()
+        await direct
+
+
+async def test_a_sequence_goes_on_in_a_step(tmp_path: Path) -> None:
+    """Its parameters travel as all others do."""
+    one = (Datatype.FP32, ("batch", 1))
+    nodes = [helper.make_node("Add", ["X", "START"], ["S"]), helper.make_node("Mul", ["S", "READY"], ["Y"])]
+    model = fixtures.onnx_model(nodes, {"X": one, "START": one, "READY": one}, {"Y": one})
+    config = 'max_batch_size = 8\n[sequence]\nmax_idle_ms = 5000\nstart = "START"\nready = "READY"'
+    fixtures.write_onnx(tmp_path, "sequence", model, config)
+    write_affine(tmp_path, "plus", 1, 10)
+    write_chain(tmp_path, "pipe", "plus", "sequence")
+    async with serving(tmp_path) as served:
+        got = []
+        for place in range(3):
+            flags = {"sequence_id": 7, "sequence_start": place == 0, "sequence_end": place == 2}
+            got.append(float((await run(served.find("pipe"), column(place), parameters=flags)).outputs["OUT"][0, 0]))
+        assert got == [11, 11, 12]
+        with pytest.raises(InvalidArgument, match=r"step 2 \(model 'sequence'\): .*START"):
+            await run(served.find("pipe"), column(1), parameters={"sequence_id": 8})
 
 
 async def test_steps_are_told_from_callers(tmp_path: Path) -> None:
