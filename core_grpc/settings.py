@@ -101,7 +101,7 @@ class ModelsSettings:
     response_cache_bytes: int = bounded(64 << 20, 0, 1 << 50)
     """Bytes of answers that are kept for the models that ask for it (`[response_cache]` in model.toml), all together. 0 turns it off."""
     intra_op_threads: int = bounded(0, 0, 1024)
-    """Threads that one ONNX Runtime session uses for one operator. 0: one for each core."""
+    """Threads that one ONNX Runtime session uses for one operator. 0: one for each core, and one for a small model."""
     cpu_slots: int = bounded(0, 0, 65536)
     """Executions that run at once on the CPU, whatever their models; which model's is next is decided fairly. 0: the usable cores,
     divided by intra_op_threads where that is set, and at least one."""

@@ -10,11 +10,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench import many_models, reloads
 from bench.scheduling import batching, fairness, joining, overload
 
 
 async def _joining(scale: float) -> Table:
     return joining.measure(scale)
+
+
+async def _reloads(scale: float) -> Table:
+    return await reloads.measure(None, max(round(reloads.RELOADS * scale), 1), reloads.CALLERS)
+
+
+async def _many_models(scale: float) -> Table:
+    return await many_models.measure(None, max(round(many_models.MODELS * scale), 1), max(round(many_models.REQUESTS * scale), 1))
 
 
 SECTIONS: Mapping[str, Callable[[float], Coroutine[Any, Any, Table]]] = {
@@ -23,6 +32,8 @@ SECTIONS: Mapping[str, Callable[[float], Coroutine[Any, Any, Table]]] = {
     "batching": batching.against_no_batching,
     "overload": overload.measure,
     "fairness": fairness.measure,
+    "reloads": _reloads,
+    "many models": _many_models,
 }
 
 

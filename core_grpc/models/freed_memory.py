@@ -9,32 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from contextlib import suppress
 
 _PAUSE_S = 5.0
+
+_LIBRARY = ctypes.CDLL(None)
 
 
 class FreedMemory:
     """See the module's text. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[None] | None = None
+        self._pause: asyncio.Task[None] | None = None
         self._is_due = False
 
-    def give_back(self) -> None:
-        """To be called after something large was freed: it is given back now, or with what else is freed in the next seconds."""
-        self._is_due = True
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="give back memory")
+    async def give_back(self) -> None:
+        """To be called after something was freed: it is given back now, or with what else is freed in the next seconds."""
+        if self._pause and not self._pause.done():
+            self._is_due = True
+            return
+        self._pause = asyncio.create_task(self._rest(), name="give back memory")
+        await asyncio.to_thread(trim)
 
     async def close(self) -> None:
         """Ends the waiting."""
-        if self._task:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        if self._pause:
+            self._pause.cancel()
+            await asyncio.gather(self._pause, return_exceptions=True)
 
-    async def _run(self) -> None:
+    async def _rest(self) -> None:
+        await asyncio.sleep(_PAUSE_S)
         while self._is_due:
             self._is_due = False
             await asyncio.to_thread(trim)
@@ -43,6 +46,6 @@ class FreedMemory:
 
 def trim() -> None:
     """Gives free memory back to the system, where the C library can."""
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    malloc_trim = getattr(_LIBRARY, "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

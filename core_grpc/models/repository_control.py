@@ -85,6 +85,7 @@ class RepositoryControl:
             await asyncio.gather(*(self._load(slot, pool) for slot in await self.on_demand.to_start(wanted)))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+        await self._memory.give_back()
 
     async def load(self, name: str, override: LoadOverride | None = None) -> None:
         """Loads a model, or loads it anew, and returns when it answers; before a pipeline, those models of its steps that do not answer.
@@ -192,7 +193,7 @@ class RepositoryControl:
     async def retire(self, slots: Sequence[Slot]) -> None:
         """Takes versions out of service: no new work, accepted work is finished, then they are closed."""
         await _retire(slots, self._grace_s)
-        self._memory.give_back()
+        await self._memory.give_back()
 
     async def _one_at_a_time(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with self._turns.of(name):

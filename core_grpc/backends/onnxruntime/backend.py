@@ -5,7 +5,7 @@ in one place share the weights. Inputs
 and outputs are read from the model. An initializer that is also a graph input is an input with a default; it is offered, as an optional
 input, when model.toml names it (``[input.NAME]``): old exporters list every weight there. Options of ``[onnxruntime]``:
 
-* ``intra_op_threads = 0``: threads for one operator; 0 is one for each core.
+* ``intra_op_threads = 0``: threads for one operator; 0 is one for each core, and one for a small model (``sessions.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,13 @@
-"""ONNX Runtime's sessions: one for each place where a model runs, with the provider and the threads that belong there."""
+"""ONNX Runtime's sessions: one for each place where a model runs, with the provider and the threads that belong there.
+
+A session has threads of its own, one for each core less one, some 60 KB each. Small models get none: they run on the thread of their
+instance, faster than with the others' help, which takes longer to call than the work. One pool for all sessions was left out: Python cannot
+keep its threads from spinning, and a model asked every 5 ms then took a whole core.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +22,11 @@ MODEL_FILE = "model.onnx"
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
+_SMALL_BYTES = 1 << 20
+"""Of the files in the version's directory."""
+_SMALL_ROW = 1 << 16
+"""Elements of one row of an input."""
+
 _LOG_FATAL = 4
 """ONNX Runtime logs an error line for every request it refuses, with paths of its build. We raise what it raises; that is enough."""
 
@@ -28,7 +39,7 @@ def gpus_of(providers: Sequence[str], gpus: int) -> Gpus:
 
 
 def threads_from_options(table: Mapping[str, Any]) -> int:
-    """``[onnxruntime] intra_op_threads``; 0 for one for each core.
+    """``[onnxruntime] intra_op_threads``; 0 for one for each core, and one for a small model.
 
     Raises:
         ModelLoadFailed: it is no such number, or the table has something else.
@@ -45,9 +56,28 @@ def threads_from_options(table: Mapping[str, Any]) -> int:
 def session_from_file(path: Path, placement: Placement, threads: int) -> Any:
     """An InferenceSession for the place; blocks while it optimises the graph.
 
+    Without ``threads`` a model is small, and has one, whose files have at most 1 MiB and whose inputs have one size beyond the batch, with
+    at most 65536 elements in a row.
+
     Raises:
         ModelLoadFailed: the file is no model that the engine can run, or its GPU cannot be used.
     """
+    if threads or placement.kind == "gpu" or _files_bytes(path.parent) > _SMALL_BYTES:
+        return _session(path, placement, threads)
+    session = _session(path, placement, 1)
+    return session if _has_small_rows(session) else _session(path, placement, threads)
+
+
+def _files_bytes(directory: Path) -> int:
+    return sum(item.stat().st_size for item in directory.iterdir() if item.is_file())
+
+
+def _has_small_rows(session: Any) -> bool:
+    rows = [node.shape[1:] for node in session.get_inputs()]
+    return all(isinstance(size, int) for row in rows for size in row) and all(math.prod(row) <= _SMALL_ROW for row in rows)
+
+
+def _session(path: Path, placement: Placement, threads: int) -> Any:
     providers: list[Any] = [_CPU]
     if placement.kind == "gpu":
         providers.insert(0, (_CUDA, {"device_id": placement.device_id}))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from core_grpc.backends.base import LoadedModel, ModelSource
+from core_grpc.backends.base import ON_CPU, LoadedModel, ModelSource
 from core_grpc.backends.onnxruntime.backend import OnnxRuntimeBackend
+from core_grpc.backends.onnxruntime.sessions import session_from_file
 from core_grpc.errors import BackendFailed, InvalidArgument, ModelLoadFailed
 from core_grpc.types import Datatype, TensorSpec
 from tests.support.models import onnx_model, write_gather, write_id, write_nonzero, write_onnx, write_opt, write_scalars
@@ -135,6 +136,26 @@ def test_rank_zero(tmp_path: Path) -> None:
     assert (total.shape, float(total)) == ((), 3.0)
     same = load(tmp_path / "scalar_in" / "1").create_instance().execute({"X": np.array(5, np.float32)})["Y"]
     assert (same.shape, float(same)) == ((), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "padding", "threads", "expected"),
+    [
+        (("batch", 64), 0, 0, 1),
+        ((3, 80, 160), 0, 0, 1),
+        (("batch", 64), 0, 3, 3),
+        (("batch", 64), (1 << 20) + 1, 0, 0),
+        (("batch", 3, 224, 224), 0, 0, 0),
+        (("batch", "n"), 0, 0, 0),
+    ],
+    ids=["small", "small without batch", "declared", "large weights beside it", "large rows", "variable rows"],
+)
+def test_threads_of_small_and_other_models(tmp_path: Path, shape: tuple[int | str, ...], padding: int, threads: int, expected: int) -> None:
+    model = onnx_model([helper.make_node("Identity", ["X"], ["Y"])], {"X": (Datatype.FP32, shape)}, {"Y": (Datatype.FP32, shape)})
+    directory = write_onnx(tmp_path, "m", model)
+    (directory / "weights.bin").write_bytes(bytes(padding))
+    session = session_from_file(directory / "model.onnx", ON_CPU, threads)
+    assert session.get_session_options().intra_op_num_threads == expected
 
 
 @pytest.mark.parametrize("threads", [-1, True, "two", 5000])
