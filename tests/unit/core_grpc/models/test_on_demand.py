@@ -35,9 +35,12 @@ FP32 = (Datatype.FP32, ("batch", 1))
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No uploaded files, and no instance's thread."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield
-    assert not list(Path(tempfile.gettempdir()).glob("tensorgate-model-*"))
+    assert not list(temporary.iterdir())
     assert not [thread.name for thread in threading.enumerate() if thread.name.split("/")[0] in NAMES]
 
 
