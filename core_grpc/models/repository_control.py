@@ -230,7 +230,7 @@ class RepositoryControl:
             self._check_loaded(name, slots)
         except BaseException:
             await asyncio.gather(*(_close(slot) for slot in slots))
-            self._memory.give_back()
+            await self._memory.give_back()
             raise
 
     def _check_loaded(self, name: str, slots: Sequence[Slot]) -> None:
