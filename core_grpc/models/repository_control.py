@@ -19,7 +19,7 @@ from typing import Any
 from core_grpc.errors import GatewayError, ModelLoadFailed, NotFound, ServerDraining, quoted
 from core_grpc.lifecycle import ModelState
 from core_grpc.models.compute import compute_grants
-from core_grpc.models.freed_memory import FreedMemory
+from core_grpc.models.freed_memory import FreedMemory, trim
 from core_grpc.models.loading import load_model
 from core_grpc.models.on_demand import OnDemand
 from core_grpc.models.overrides import LoadOverride, written_files
@@ -83,9 +83,9 @@ class RepositoryControl:
                 if slot not in wanted:
                     slot.lifecycle.to(ModelState.UNAVAILABLE, NOT_LOADED)
             await asyncio.gather(*(self._load(slot, pool) for slot in await self.on_demand.to_start(wanted)))
+            await asyncio.get_running_loop().run_in_executor(pool, trim)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-        await self._memory.give_back()
 
     async def load(self, name: str, override: LoadOverride | None = None) -> None:
         """Loads a model, or loads it anew, and returns when it answers; before a pipeline, those models of its steps that do not answer.
