@@ -98,17 +98,26 @@ def _model_tables(message: pb.ModelConfig, backend: str) -> dict[str, Any]:
         document["response_cache"] = {"enable": True}
     if message.instance_group:
         document["instances"] = [_instances(group) for group in message.instance_group]
-    if message.HasField("dynamic_batching"):
-        document |= _dynamic_batching(message.dynamic_batching)
-    if message.batch_input or message.batch_output:
-        document["batching"] = {**document.get("batching", {}), **_ragged_batching(message)}
-    if message.HasField("sequence_batching"):
-        document["sequence"] = _sequence(message.sequence_batching)
-    if message.HasField("ensemble_scheduling"):
-        document["step"] = [_step(step) for step in message.ensemble_scheduling.step]
+    if message.model_warmup:
+        document["warmup"] = {"sample": [_warmup(item) for item in message.model_warmup]}
+    document |= _scheduling(message)
     lead = [-1] if message.max_batch_size else []
     document["input"] = {item.name: _input(item, lead) for item in message.input}
     document["output"] = {item.name: _output(item, lead) for item in message.output}
+    return document
+
+
+def _scheduling(message: pb.ModelConfig) -> dict[str, Any]:
+    """How requests are joined and wait, and a pipeline's steps."""
+    document: dict[str, Any] = {}
+    if message.HasField("dynamic_batching"):
+        document = _dynamic_batching(message.dynamic_batching)
+    if message.HasField("sequence_batching"):
+        document = {"sequence": _sequence(message.sequence_batching)}
+    if message.HasField("ensemble_scheduling"):
+        document = {"step": [_step(step) for step in message.ensemble_scheduling.step]}
+    if message.batch_input or message.batch_output:
+        document["batching"] = {**document.get("batching", {}), **_ragged_batching(message)}
     return document
 
 
@@ -182,6 +191,20 @@ def _sequence(batching: pb.ModelSequenceBatching) -> dict[str, Any]:
     return table
 
 
+def _warmup(sample: pb.ModelWarmup) -> dict[str, Any]:
+    inputs = {name: _warmup_input(item) for name, item in sample.inputs.items()}
+    return {"name": sample.name, "batch_size": sample.batch_size or 1, "count": sample.count or 1, "input": inputs}
+
+
+def _warmup_input(item: pb.ModelWarmup.Input) -> dict[str, Any]:
+    table: dict[str, Any] = {"dims": list(item.dims)} if item.dims else {}
+    if item.data_type:
+        table["datatype"] = _datatype(item.data_type)
+    if item.HasField("input_data_file"):
+        return {**table, "file": f"warmup/{item.input_data_file}"}
+    return {**table, "data": "random" if item.random_data else "zero"}
+
+
 def _step(step: pb.ModelEnsembling.Step) -> dict[str, Any]:
     table: dict[str, Any] = {"model": step.model_name, "inputs": dict(step.input_map), "outputs": dict(step.output_map)}
     # -1 is the newest; 0 is what nothing is.
@@ -207,8 +230,12 @@ def _output(item: pb.ModelOutput, lead: list[int]) -> dict[str, Any]:
 def _tensor(role: str, item: pb.ModelInput | pb.ModelOutput, lead: list[int]) -> dict[str, Any]:
     if not item.name or not item.dims or not item.data_type:
         raise _failure(f"{role} {quoted(item.name)}: wanted a name, data_type and dims")
-    datatype = pb.DataType.Name(item.data_type).removeprefix("TYPE_")
-    return {"datatype": "BYTES" if datatype == "STRING" else datatype, "shape": [*lead, *item.dims]}
+    return {"datatype": _datatype(item.data_type), "shape": [*lead, *item.dims]}
+
+
+def _datatype(number: pb.DataType) -> str:
+    name = pb.DataType.Name(number).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
 
 
 def _backend_table(message: pb.ModelConfig, backend: str) -> tuple[dict[str, Any], list[str]]:

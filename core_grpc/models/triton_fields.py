@@ -15,7 +15,7 @@ class Treatment(Enum):
     READ = "read"
     """Means here what it means in Triton."""
     FROM_MODEL = "read from the model"
-    """The model's own file says it, and is believed."""
+    """The model's own file says it, and is believed; or it says what would be so without it."""
     NO_EFFECT = "no effect"
     """Changes nothing here, nor any answer; said in the log, the index and the model's configuration."""
     REFUSED = "refused"
@@ -62,7 +62,8 @@ FIELDS: Mapping[str, Treatment] = {
     "ensemble_scheduling.max_inflight_requests": _NO_EFFECT,
     "optimization": _NO_EFFECT,
     "parameters": _READ,
-    "model_warmup": _NO_EFFECT,
+    "model_warmup": _READ,
+    "model_warmup.inputs.zero_data": _FROM_MODEL,
     "model_operations": _REFUSED,
     "model_transaction_policy": _READ,
     "model_repository_agents": _REFUSED,
