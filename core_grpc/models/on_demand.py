@@ -19,7 +19,7 @@ from core_grpc.lifecycle import ModelState
 from core_grpc.models.model import Model
 from core_grpc.models.parked_model import ParkedModel
 from core_grpc.models.pipeline_loading import models_to_load
-from core_grpc.models.registry import ON_DEMAND, Registry, Slot
+from core_grpc.models.registry import ON_DEMAND, UNLOADED, Registry, Slot
 from core_grpc.models.repository import RepositoryEntry
 from core_grpc.models.residency import BackOff, Budget, Resident
 from core_grpc.models.resident_size import resident_bytes
@@ -304,7 +304,7 @@ class OnDemand:
 
     def _offer_again(self, slot: Slot, reason: str) -> None:
         del self._pauses[slot]
-        if self._registry.holds(slot) and slot.lifecycle.state is ModelState.UNAVAILABLE:
+        if self._registry.holds(slot) and slot.lifecycle.state is ModelState.UNAVAILABLE and slot.lifecycle.reason != UNLOADED:
             slot.lifecycle.to(ModelState.LOADING)
             slot.lifecycle.to(ModelState.READY, f"{ON_DEMAND}; the last load failed: {reason}")
 

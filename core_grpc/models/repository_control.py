@@ -277,6 +277,10 @@ class RepositoryControl:
 
     async def _unload(self, name: str) -> None:
         await self.retire(self._registry.slots(name))
+        for slot in self._registry.slots(name):
+            if slot.lifecycle.state is ModelState.UNAVAILABLE:
+                # Also of what could not be loaded: nobody misses it any more.
+                slot.lifecycle.reason = UNLOADED
         _log.info("model %s is unloaded", name)
 
     async def _remove(self, name: str) -> None:

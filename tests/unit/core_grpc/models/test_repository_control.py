@@ -38,10 +38,12 @@ def states(served: Served, name: str = "plus") -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """LIFE-12: no directory of uploaded files, and no instance's thread."""
+    uploads = tmp_path_factory.mktemp("uploads")
+    monkeypatch.setattr(tempfile, "tempdir", str(uploads))
     yield
-    assert not list(Path(tempfile.gettempdir()).glob("tensorgate-model-*"))
+    assert not list(uploads.iterdir())
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("plus/", "slow/"))]
 
 
