@@ -25,7 +25,7 @@ serve: $(SERVE_STAMP) ## serve the demo model on http://127.0.0.1:8080 and gRPC 
 
 test: $(DEV_STAMP) $(OLD_CLIENT_STAMP) $(OCR_WHEEL) ## the whole test-suite
 	@missing=; \
-	for tool in chromium:chromium h2load:nghttp2-client; do \
+	for tool in aplay:alsa-utils chromium:chromium h2load:nghttp2-client; do \
 	  command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool#*:}"; \
 	done; \
 	if [ -n "$$missing" ]; then \

@@ -97,6 +97,8 @@ class ConfiguredModel:
     """The backend's name."""
     model_file: str
     """The file in the version's directory that it was read from; empty for a backend without one."""
+    engine_spec: ModelSpec
+    """``spec`` with what callers do not see: control inputs and states of sequences."""
 
 
 class DataPlane:
@@ -266,8 +268,6 @@ class DataPlane:
             inputs, preprocess_s = await self._images.preprocessed(model.spec, model.preprocessing, inputs)
         rows = check_inputs(model.spec, inputs)
         arrays: Mapping[str, Array] = {name: tensor.array for name, tensor in inputs.items()}
-        if model.sequences:
-            arrays = model.sequences.added(arrays, rows, request)
         return _Prepared(names, arrays, rows, preprocess_s)
 
     async def load(self, name: str, override: LoadOverride | None = None) -> None:
@@ -306,7 +306,7 @@ class DataPlane:
             as ``spec``.
         """
         model = await self._on_demand.known(name, version)
-        return ConfiguredModel(model.spec, model.config, model.backend, model.model_file)
+        return ConfiguredModel(model.spec, model.config, model.backend, model.model_file, model.declared.engine_spec)
 
     def statistics(self, name: str = "", version: str = "") -> Sequence[tuple[ModelSpec, ModelStatistics]]:
         """The counters of every ready model version, or of those of one model, or of one version.

@@ -9,7 +9,7 @@ arrays whose elements are ``bytes``. Arrays may be read-only views of a request'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -106,6 +106,30 @@ class RequestedOutput(NamedTuple):
     place: Place | None = None
 
 
+class CallerStream:
+    """A stream of requests, for whoever keeps something for it as long as it lasts. A context: it ends with it."""
+
+    __slots__ = ("_watchers",)
+
+    def __init__(self) -> None:
+        self._watchers: set[Callable[[CallerStream], None]] = set()
+
+    def on_end(self, watcher: Callable[[CallerStream], None]) -> None:
+        """Calls ``watcher`` once when the stream ends, however often it is given."""
+        self._watchers.add(watcher)
+
+    def forget(self, watcher: Callable[[CallerStream], None]) -> None:
+        """Does not call it after all."""
+        self._watchers.discard(watcher)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._watchers:
+            self._watchers.pop()(self)
+
+
 class InferRequest(NamedTuple):
     """One inference, whatever door it came through."""
 
@@ -121,6 +145,12 @@ class InferRequest(NamedTuple):
     """Monotonic seconds (``time.monotonic``) after which nobody waits for the answer."""
     pipeline: str = ""
     """The pipeline that asks this of a step's model; empty where a caller asks."""
+    stream: CallerStream | None = None
+    """The stream it came on; None for a call of its own. Only set where there are parameters: a sequence may depend on it."""
+
+    def on(self, stream: CallerStream | None) -> InferRequest:
+        """The request as one of a stream."""
+        return self._replace(stream=stream) if self.parameters else self
 
 
 class Timing(NamedTuple):

@@ -62,6 +62,10 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("core_grpc.rpc.instance_group_codec", "core_grpc.models.instance_groups.InstanceGroup"): "part of ModelConfig and LoadOverride",
     ("core_grpc.rpc.instance_group_codec", "core_grpc.models.instance_groups.InstanceKind"): "part of InstanceGroup",
     ("core_grpc.rpc.instance_group_codec", "core_grpc.scheduler.resources.ResourceNeed"): "part of InstanceGroup",
+    ("core_grpc.rpc.sequence_batching_codec", "core_grpc.models.model_config.ModelConfig"): "the data plane hands out these values",
+    ("core_grpc.rpc.sequence_batching_codec", "core_grpc.models.sequence_config.SequenceConfig"): "part of ModelConfig",
+    ("core_grpc.rpc.sequence_batching_codec", "core_grpc.models.sequence_config.StateConfig"): "part of SequenceConfig",
+    ("core_grpc.rpc.sequence_batching_codec", "core_grpc.scheduler.live_sequences.Strategy"): "part of SequenceConfig",
     ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.ModelStatistics"): "the data plane hands out these counters",
     ("core_grpc.rpc.statistics_codec", "core_grpc.models.statistics.Duration"): "part of ModelStatistics",
 }
@@ -100,6 +104,9 @@ BANNED: tuple[tuple[str, str, str], ...] = (
     # (module, what it may not import, why)
     ("core_grpc.scheduler.dynamic_batcher", "asyncio", "the batcher is pure: it is given the time and returns decisions"),
     ("core_grpc.scheduler.dynamic_batcher", "time", "the batcher is pure: it is given the time and returns decisions"),
+    ("core_grpc.scheduler.sequence_batcher", "asyncio", "the batcher is pure: it is given the time and returns decisions"),
+    ("core_grpc.scheduler.sequence_batcher", "time", "the batcher is pure: it is given the time and returns decisions"),
+    ("core_grpc.scheduler.live_sequences", "asyncio", "the batcher's values are pure as well"),
     ("core_grpc.scheduler.policy", "asyncio", "policies are pure"),
     ("core_grpc.scheduler.fair_share", "asyncio", "it is given the time and returns decisions"),
     ("core_grpc.scheduler.fair_share", "time", "it is given the time and returns decisions"),

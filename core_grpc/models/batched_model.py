@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from core_grpc.scheduler.dispatcher import BatchResult, Dispatcher, Execute, Exe
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
 from core_grpc.scheduler.grants import Gate
 from core_grpc.scheduler.policy import queue_deadline
-from core_grpc.types import Array, Datatype, InferRequest
+from core_grpc.types import Array, Datatype, InferRequest, ModelSpec
 
 
 class BatchedModel(Model):
@@ -47,7 +47,7 @@ class BatchedModel(Model):
         batching, policies = declared.config.batching, declared.config.queue.policies
         self._policies = None if policies.is_plain else policies
         self._group_of = group_of(self.spec, declared.form, batching.match_parameters)
-        self._nbytes_of = _nbytes_with_bytes if any(item.datatype is Datatype.BYTES for item in self.spec.inputs) else _nbytes
+        self._nbytes_of = nbytes_of(self.spec)
 
     def __repr__(self) -> str:
         return f"<BatchedModel {self.spec.name} {self.spec.version} {self.lifecycle!r} {self._dispatcher!r}>"
@@ -93,6 +93,11 @@ def _run_batch(instance: RequestInstance, batch: Sequence[Member]) -> BatchResul
     began = time.perf_counter()
     parts = instance.execute_requests(batch)
     return BatchResult(parts, time.perf_counter() - began)
+
+
+def nbytes_of(spec: ModelSpec) -> Callable[[Mapping[str, Array]], int]:
+    """What tells the size of a request's inputs, in bytes."""
+    return _nbytes_with_bytes if any(item.datatype is Datatype.BYTES for item in spec.inputs) else _nbytes
 
 
 def _nbytes(inputs: Mapping[str, Array]) -> int:

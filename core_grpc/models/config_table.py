@@ -73,6 +73,15 @@ class ConfigTable:
             raise self.failure(key, "ascending whole numbers above 0")
         return tuple(value)
 
+    def shape(self, key: str) -> tuple[int, ...] | None:
+        """A list of sizes, -1 for a variable one; None where there is none."""
+        value = self.take(key)
+        if value is None:
+            return None
+        if isinstance(value, list) and all(isinstance(size, int) and not isinstance(size, bool) and size >= -1 for size in value):
+            return tuple(value)
+        raise self.failure(key, "a list of sizes, -1 for a variable one")
+
     def number(self, key: str, default: float, low: float, high: float) -> float:
         """A number from ``low`` to ``high``."""
         value = self.take(key, default)

@@ -14,7 +14,9 @@ from core_grpc.errors import DeadlineExpired, ModelNotReady, QueueFull, Unsuppor
 from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.model import Model
 from core_grpc.models.model_spec import DeclaredModel
+from core_grpc.models.sequence_controls import sequence_call
 from core_grpc.scheduler.dispatcher import Execution
+from core_grpc.scheduler.sequences import SequenceTracker
 from core_grpc.types import Array, InferRequest
 
 
@@ -30,6 +32,8 @@ class DecoupledModel(Model):
         max_streams: int,
     ) -> None:
         super().__init__(declared, lifecycle)
+        config = declared.config.sequence
+        self._sequences = SequenceTracker(declared.spec.name, config.max_idle_s) if config else None
         self._loaded = loaded
         self._instances = instances
         self._max_streams = max_streams
@@ -60,6 +64,11 @@ class DecoupledModel(Model):
             raise ModelNotReady("the model is being unloaded")
         if sum(self._open) >= self._max_streams:
             raise QueueFull(f"model '{self.spec.name}' has {self._max_streams} requests open: the limit is max_rows")
+        if self._sequences is not None and self.declared.sequences:
+            call = sequence_call(request.parameters)
+            rows = next((array.shape[0] for array in inputs.values()), 1) if self.spec.max_batch_size else 1
+            inputs = {**inputs, **self.declared.sequences.controls.filled(call, rows)}
+            self._sequences.request(call, time.monotonic())
         index = min(range(len(self._open)), key=self._open.__getitem__)
         self._open[index] += 1
         self._idle.clear()

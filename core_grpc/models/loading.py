@@ -16,6 +16,7 @@ from core_grpc.backends.base import (
     LoadedDecoupledModel,
     LoadedModel,
     LoadedRequestModel,
+    ModelInstance,
     ModelSource,
     Placement,
     RequestInstance,
@@ -31,6 +32,8 @@ from core_grpc.models.model import Model
 from core_grpc.models.model_spec import DeclaredModel, declare_model, declared_tensors
 from core_grpc.models.placement import Machine, placed_instances, resolved_groups
 from core_grpc.models.repository import RepositoryEntry
+from core_grpc.models.sequence_model import SequenceModel, sequence_limits
+from core_grpc.models.sequence_states import declared_states, in_model_layout
 from core_grpc.models.warmup import WarmUpRun, warm_up, warm_up_runs, warm_up_stream
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
 from core_grpc.scheduler.grants import ComputeGrants
@@ -63,7 +66,7 @@ async def _batched_model(  # noqa: PLR0917 (one caller)
     runs: Sequence[WarmUpRun],
     *,
     grants: ComputeGrants,
-) -> BatchedModel:
+) -> Model:
     workers: list[InstanceWorker[RequestInstance]] = []
     try:
         for index, (placement, _) in enumerate(placed_instances(declared.config.instances)):
@@ -76,14 +79,19 @@ async def _batched_model(  # noqa: PLR0917 (one caller)
             await worker.close()
         loaded.close()
         raise
+    queue = entry.config.queue
+    max_rows, max_bytes = queue.max_rows or settings.max_queue_rows, queue.max_bytes or settings.max_queue_bytes
+    if declared.sequences:
+        sequences = sequence_limits(declared.config, declared.spec, len(workers), max_rows, max_bytes)
+        return SequenceModel(declared, lifecycle, loaded, workers, sequences, declared.sequences, gates=gates)
     limits = BatchingLimits(
         max_batch_size=declared.spec.max_batch_size,
         max_queue_delay_s=entry.config.batching.max_queue_delay_s,
-        max_queue_rows=entry.config.queue.max_rows or settings.max_queue_rows,
-        max_queue_bytes=entry.config.queue.max_bytes or settings.max_queue_bytes,
+        max_queue_rows=max_rows,
+        max_queue_bytes=max_bytes,
         preferred_batch_sizes=entry.config.batching.preferred_batch_sizes,
-        level_max_requests=tuple(policy.max_requests for policy in entry.config.queue.policies.policies()),
-        delays=entry.config.queue.policies.delays,
+        level_max_requests=tuple(policy.max_requests for policy in queue.policies.policies()),
+        delays=queue.policies.delays,
     )
     return BatchedModel(declared, lifecycle, loaded, workers, limits, gates=gates)
 
@@ -115,13 +123,14 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
     if entry.backend == "onnxruntime":
         options.setdefault("intra_op_threads", settings.intra_op_threads)
     entry = _placed(entry, backend, options)
+    states = declared_states(entry.config.sequence.states if entry.config.sequence else ())
     source = ModelSource(
         entry.name,
         entry.version,
         entry.directory,
         options,
-        declared_tensors("input", entry.config.inputs),
-        declared_tensors("output", {name: item for name, item in entry.config.outputs.items() if not item.source}),
+        (*declared_tensors("input", entry.config.inputs), *states[0]),
+        (*declared_tensors("output", {name: item for name, item in entry.config.outputs.items() if not item.source}), *states[1]),
         entry.config.max_batch_size,
         tuple(dict.fromkeys(placed.placement for placed in placed_instances(entry.config.instances))),
         entry.config.model_file,
@@ -144,4 +153,10 @@ def _placed(entry: RepositoryEntry, backend: Backend, options: Mapping[str, Any]
 
 
 def _creator(loaded: LoadedModel | LoadedRequestModel, declared: DeclaredModel, placement: Placement) -> Callable[[], RequestInstance]:
-    return lambda: request_instance(loaded.create_instance(placement), declared.derived, declared.form, declared.spec.max_batch_size > 0)
+    def create() -> RequestInstance:
+        instance: ModelInstance | RequestInstance = loaded.create_instance(placement)
+        if declared.sequences:
+            instance = in_model_layout(instance, declared.sequences.tensors)
+        return request_instance(instance, declared.derived, declared.form, declared.spec.max_batch_size > 0)
+
+    return create

@@ -39,8 +39,6 @@ class Model(ABC):
         """By the name of the input that takes encoded images."""
         self.output_datatypes: Mapping[str, Datatype] = {output.name: output.datatype for output in declared.spec.outputs}
         """By output name, in the model's order."""
-        self.sequences = declared.sequences
-        """Where the model takes sequences: what fills in its control inputs."""
         self.config: ModelConfig = declared.config
         self.backend: str = declared.backend
         """A name in ``BACKENDS``, or ``PIPELINE``."""

@@ -25,7 +25,7 @@ from core_grpc.models.batching_config import (
 from core_grpc.models.config_table import ConfigTable, shown
 from core_grpc.models.instance_groups import InstanceGroup, instance_groups
 from core_grpc.models.pipeline_config import read_steps
-from core_grpc.models.sequence_controls import KINDS, SequenceConfig
+from core_grpc.models.sequence_config import SequenceConfig, sequence_config_from_table
 from core_grpc.models.version_policy import ALL, MAX_LATEST, NEWEST, VersionPolicy, specific
 from core_grpc.models.warmup_config import WarmupConfig, warmup_config_from_table
 from core_grpc.pipelines.step import PIPELINE, Step
@@ -35,7 +35,6 @@ CONFIG_FILE = "model.toml"
 TRITON_FILE = "config.pbtxt"
 _LARGEST_FILE = 1 << 20
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-_MAX_IDLE_MS = 86_400_000
 _MAX_BYTES = 1 << 50
 
 
@@ -205,7 +204,7 @@ def model_config_from_document(where: str, document: Mapping[str, Any]) -> Model
         backend_options={name: top.table(name).take_all() for name in BACKENDS if name in top},
         inputs={name: _input(table) for name, table in top.table("input").tables()},
         outputs={name: _output(table) for name, table in top.table("output").tables()},
-        sequence=_sequence(top.table("sequence")) if "sequence" in top else None,
+        sequence=sequence_config_from_table(top.table("sequence")) if "sequence" in top else None,
         steps=read_steps(top),
         response_cache=_response_cache(top.table("response_cache")),
         pinned=top.flag("pinned"),
@@ -245,7 +244,7 @@ def _versions(top: ConfigTable) -> VersionPolicy:
 def _input(table: ConfigTable) -> InputConfig:
     config = InputConfig(
         datatype=table.choice("datatype", DATATYPES) if "datatype" in table else None,
-        shape=_shape(table),
+        shape=table.shape("shape"),
         description=table.text("description"),
         layout=table.choice("format", {"NHWC": "NHWC", "NCHW": "NCHW"}) if "format" in table else "",
         optional=table.flag("optional"),
@@ -262,22 +261,6 @@ def _response_cache(table: ConfigTable) -> bool:
     is_enabled = table.flag("enable")
     table.finish()
     return is_enabled
-
-
-def _sequence(table: ConfigTable) -> SequenceConfig:
-    inputs = {kind: name for kind in KINDS if (name := table.text(kind))}
-    config = SequenceConfig(inputs, table.number("max_idle_ms", 1000, 1, _MAX_IDLE_MS) / 1000)
-    table.finish()
-    return config
-
-
-def _shape(table: ConfigTable) -> tuple[int, ...] | None:
-    value = table.take("shape")
-    if value is None:
-        return None
-    if isinstance(value, list) and all(isinstance(size, int) and not isinstance(size, bool) and size >= -1 for size in value):
-        return tuple(value)
-    raise table.failure("shape", "a list of sizes, -1 for a variable one")
 
 
 def _dimension_names(table: ConfigTable) -> tuple[str, ...]:
@@ -303,7 +286,7 @@ def _output(table: ConfigTable) -> OutputConfig:
         table.text("from"),
         table.text("apply"),
         table.choice("datatype", DATATYPES) if "datatype" in table else None,
-        _shape(table),
+        table.shape("shape"),
         _dimension_names(table),
     )
     table.finish()

@@ -14,7 +14,8 @@ from core_grpc.models.batching_config import check_batching
 from core_grpc.models.model_config import InputConfig, ModelConfig, OutputConfig
 from core_grpc.models.ragged_model import ragged_form, request_inputs, request_outputs
 from core_grpc.models.repository import RepositoryEntry, file_in_model
-from core_grpc.models.sequence_controls import SequenceControls
+from core_grpc.models.sequence_declaration import SequenceDeclaration, declare_sequences
+from core_grpc.models.sequence_states import StateTensors, state_tensors
 from core_grpc.pipelines.tensors import PipelineTensors
 from core_grpc.scheduler.padding import BatchForm
 from core_grpc.scheduler.ragged import RaggedForm
@@ -38,10 +39,11 @@ class DeclaredModel:
     backend: str
     """A name in ``BACKENDS``, or ``PIPELINE``."""
     engine_spec: ModelSpec
-    """``spec`` with the inputs that the engine takes: control inputs of sequences, which callers do not give, are among them."""
-    sequences: SequenceControls | None
+    """``spec`` with all that the engine takes and gives: control inputs and states of sequences, which callers do not see, are among it."""
     form: BatchForm | RaggedForm
     """How batches are filled up."""
+    sequences: SequenceDeclaration | None
+    """Of a model of sequences: what is filled in and kept for them."""
 
 
 def declared_tensors(role: str, tables: Mapping[str, InputConfig] | Mapping[str, OutputConfig]) -> tuple[TensorSpec, ...]:
@@ -72,16 +74,19 @@ def declare_model(
     ragged = ragged_form(config, loaded.inputs, loaded.outputs)
     if ragged and entry.backend == "python":
         raise ModelLoadFailed("model.toml: ragged: wanted no ragged input: a model in Python sees each request as it came")
+    if ragged and config.sequence:
+        raise ModelLoadFailed("model.toml: ragged: wanted no ragged input for a model with [sequence], whose requests are one row each")
     own_inputs = request_inputs(ragged, config, loaded.inputs) if ragged else loaded.inputs
     own_outputs = request_outputs(ragged, config, loaded.outputs) if ragged else loaded.outputs
     _check_names("input", config.inputs, own_inputs)
     _check_names("output", {name: item for name, item in config.outputs.items() if not item.source}, own_outputs)
-    max_batch_size = _max_batch_size(config, loaded, default_max_batch_size)
+    tensors = state_tensors(config.sequence.states if config.sequence else (), own_inputs, own_outputs, config.max_batch_size)
+    max_batch_size = _max_batch_size(config, loaded if ragged else tensors, default_max_batch_size)
     has_batch = max_batch_size > 0
-    inputs = tuple(_input_spec(spec, config.inputs.get(spec.name, InputConfig()), has_batch=has_batch) for spec in own_inputs)
+    inputs = tuple(_input_spec(spec, config.inputs.get(spec.name, InputConfig()), has_batch=has_batch) for spec in tensors.inputs)
     outputs = tuple(
         _output_spec(spec, config.outputs.get(spec.name, OutputConfig()), entry.model_directory, has_batch=has_batch)
-        for spec in own_outputs
+        for spec in tensors.outputs
     )
     check_batching(config.batching, max_batch_size)
     form = ragged or batch_form(config, inputs, outputs, max_batch_size=max_batch_size, takes_requests=entry.backend == "python")
@@ -104,12 +109,9 @@ def declare_model(
         splits_requests=config.batching.split_large_requests,
     )
     _check_response_cache(config, spec)
-    sequences = None
-    public = spec
-    if config.sequence:
-        sequences = SequenceControls(entry.name, config.sequence, inputs, has_batch_dimension=max_batch_size > 0)
-        public = replace(spec, inputs=tuple(item for item in spec.inputs if item.name not in sequences.names))
-    return DeclaredModel(public, preprocessing, derived, config, entry.backend, spec, sequences, form)
+    sequences = declare_sequences(config, inputs, tensors, entry.model_directory, spec)
+    public = sequences.public(spec) if sequences else spec
+    return DeclaredModel(public, preprocessing, derived, config, entry.backend, spec, form, sequences)
 
 
 def _check_response_cache(config: ModelConfig, spec: ModelSpec) -> None:
@@ -133,8 +135,8 @@ def _check_names(role: str, declared: Mapping[str, object], specs: Sequence[Tens
             raise ModelLoadFailed(f"model.toml: [{role}.{name}]: the model has no such {role}; it has {', '.join(map(quoted, names))}")
 
 
-def _max_batch_size(config: ModelConfig, loaded: AnyLoadedModel | PipelineTensors, default: int) -> int:
-    specs = (*loaded.inputs, *loaded.outputs)
+def _max_batch_size(config: ModelConfig, tensors: AnyLoadedModel | PipelineTensors | StateTensors, default: int) -> int:
+    specs = (*tensors.inputs, *tensors.outputs)
     if config.max_batch_size is None:
         names = {spec.dimension_names[0] if spec.dimension_names else "" for spec in specs}
         return default if all(spec.shape and spec.shape[0] == -1 for spec in specs) and len(names) == 1 and "" not in names else 0

@@ -110,8 +110,7 @@ class PipelineSteps:
         rows = check_inputs(model.spec, tensors)
         spec = model.spec
         of_step = request._replace(model_name=spec.name, model_version=spec.version, inputs=tensors, outputs=(), pipeline=self._name)
-        arrays = model.sequences.added(inputs, rows, of_step) if model.sequences else inputs
-        execution = await model.infer(arrays, rows, of_step)
+        execution = await model.infer(inputs, rows, of_step)
         model.statistics.answered(rows, 0.0, execution)
         return execution
 

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import ServerDraining
 from core_grpc.settings import LimitsSettings
+from core_grpc.types import CallerStream
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -31,11 +32,13 @@ async def interleaved(  # noqa: PLR0917 (a stream: where it runs, what comes, an
     respond: Callable[[Request], AsyncGenerator[Answer, None]],
     is_ordered: Callable[[Request], bool],
     size_of: Callable[[Request], int],
+    stream: CallerStream,
 ) -> AsyncGenerator[Answer, None]:
     """The answers of one stream within the limits, until all requests are answered or the server takes no new work.
 
     Args:
         respond, is_ordered, size_of: see ``Interleaver``.
+        stream: ends with it.
 
     Raises:
         as ``Interleaver.run``.
@@ -43,7 +46,7 @@ async def interleaved(  # noqa: PLR0917 (a stream: where it runs, what comes, an
     interleaver = Interleaver(
         respond, is_ordered, max_requests=limits.max_stream_requests, max_bytes=limits.max_message_bytes, size_of=size_of
     )
-    with data_plane.on_stop_accepting(interleaver.stop):
+    with stream, data_plane.on_stop_accepting(interleaver.stop):
         async with aclosing(interleaver.run(requests)) as answers:
             async for answer in answers:
                 yield answer

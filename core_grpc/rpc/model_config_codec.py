@@ -7,24 +7,18 @@ message has no place for is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
-
 from core_grpc.data_plane import ConfiguredModel
 from core_grpc.models.model_config import ModelConfig, OutputConfig
 from core_grpc.pipelines.step import PIPELINE, Step
 from core_grpc.rpc.batching_codec import encode_dynamic_batching
+from core_grpc.rpc.data_types import DATA_TYPES
 from core_grpc.rpc.instance_group_codec import encode_instance_group
-from core_grpc.types import Datatype, ModelSpec, TensorSpec
+from core_grpc.rpc.sequence_batching_codec import encode_sequence_batching
+from core_grpc.types import ModelSpec, TensorSpec
 from protos.inference import model_config_pb2 as pb
 
 _WITHOUT_EFFECT = "tensorgate_fields_without_effect"
 """The parameter that names what the model's config.pbtxt says and changes nothing."""
-
-DATA_TYPES: Mapping[Datatype, int] = {
-    datatype: pb.DataType.Value(f"TYPE_{'STRING' if datatype is Datatype.BYTES else datatype.value}") for datatype in Datatype
-}
-"""Triton's enum; BYTES is TYPE_STRING there."""
 
 
 def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
@@ -50,6 +44,8 @@ def encode_model_config(model: ConfiguredModel) -> pb.ModelConfig:
     )
     if is_pipeline:
         message.ensemble_scheduling.step.extend(map(_step, config.steps))
+    elif config.sequence:
+        message.sequence_batching.CopyFrom(encode_sequence_batching(config, config.sequence, model.engine_spec))
     elif spec.max_batch_size and not spec.decoupled:
         message.dynamic_batching.CopyFrom(encode_dynamic_batching(config, spec))
     for key, value in config.backend_options.get(backend, {}).items():
@@ -75,7 +71,7 @@ def _version_policy(config: ModelConfig) -> pb.ModelVersionPolicy:
 
 
 def _data_type(item: TensorSpec) -> pb.DataType:
-    return cast("pb.DataType", DATA_TYPES[item.datatype])
+    return DATA_TYPES[item.datatype]
 
 
 def _dims(item: TensorSpec, spec: ModelSpec) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from core_grpc.rpc.interleave import interleaved
 from core_grpc.rpc.request_parameters import EMPTY_FINAL
 from core_grpc.settings import LimitsSettings
 from core_grpc.shared_memory.regions import SharedMemory, release_places
-from core_grpc.types import InferRequest
+from core_grpc.types import CallerStream, InferRequest
 from protos.inference import grpc_service_pb2 as pb
 
 FINAL = "triton_final_response"
@@ -44,7 +44,7 @@ def model_stream(
         RpcFailure: a request failed and the caller wants that as the RPC's status.
     """
     stream = _ModelStream(data_plane, limits.max_tensor_dimensions, memory, context)
-    return interleaved(data_plane, limits, requests, stream.respond, stream.is_ordered, pb.ModelInferRequest.ByteSize)
+    return interleaved(data_plane, limits, requests, stream.respond, stream.is_ordered, pb.ModelInferRequest.ByteSize, stream.scope)
 
 
 class _ModelStream:
@@ -53,6 +53,7 @@ class _ModelStream:
         self._max_dimensions = max_dimensions
         self._memory = memory
         self._context = context
+        self.scope = CallerStream()
         self._has_status_errors = context.metadata.get(STATUS_ERRORS, "").lower() == "true"
 
     def is_ordered(self, request: pb.ModelInferRequest) -> bool:
@@ -61,7 +62,7 @@ class _ModelStream:
     async def respond(self, request: pb.ModelInferRequest) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
         decoded: InferRequest | None = None
         try:
-            decoded = decode_infer_request(request, self._context.deadline, self._max_dimensions, self._memory)
+            decoded = decode_infer_request(request, self._context.deadline, self._max_dimensions, self._memory).on(self.scope)
             if self.is_ordered(request):
                 response = await self._data_plane.infer(decoded)
                 encoded = encode_infer_response(response, decoded.outputs)

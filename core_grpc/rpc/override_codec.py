@@ -10,8 +10,8 @@ from core_grpc.errors import InvalidArgument, ModelLoadFailed, one_line, quoted
 from core_grpc.models.instance_groups import InstanceGroup
 from core_grpc.models.overrides import LoadOverride, TensorOverride
 from core_grpc.models.version_policy import ALL, MAX_LATEST, VersionPolicy, specific
+from core_grpc.rpc.data_types import DATA_TYPES
 from core_grpc.rpc.instance_group_codec import decode_instance_groups
-from core_grpc.rpc.model_config_codec import DATA_TYPES
 from protos.inference import model_config_pb2 as pb
 
 _FILE = "file:"

@@ -17,7 +17,7 @@ from core_grpc.rpc.interceptors import RpcFailure, failure_of
 from core_grpc.rpc.interleave import interleaved
 from core_grpc.rpc.tensorgate_codec import encode_predict_response
 from core_grpc.settings import LimitsSettings
-from core_grpc.types import InferRequest, ModelSpec
+from core_grpc.types import CallerStream, InferRequest, ModelSpec
 from protos.tensorgate.v1 import inference_pb2 as pb
 
 Decode: TypeAlias = Callable[[pb.PredictRequest, RpcContext], Awaitable[tuple[InferRequest, ModelSpec]]]
@@ -41,9 +41,11 @@ class TensorgateStreams:
             LimitExceeded: the answers together are larger than a message may be.
         """
 
+        stream = CallerStream()
+
         async def respond(message: pb.PredictManyRequest) -> AsyncGenerator[pb.Outcome, None]:
             last = pb.Outcome(id=message.request.id)
-            async with aclosing(self._outcomes(message.request, context, "PredictMany")) as outcomes:
+            async with aclosing(self._outcomes(message.request, context, "PredictMany", stream)) as outcomes:
                 async for outcome in outcomes:
                     last = outcome
             yield last
@@ -53,7 +55,7 @@ class TensorgateStreams:
 
         size_of = pb.PredictManyRequest.ByteSize
         answer, nbytes = pb.PredictManyResponse(), 0
-        async with aclosing(interleaved(self._data_plane, self._limits, requests, respond, is_ordered, size_of)) as outcomes:
+        async with aclosing(interleaved(self._data_plane, self._limits, requests, respond, is_ordered, size_of, stream)) as outcomes:
             async for outcome in outcomes:
                 nbytes += outcome.ByteSize()
                 if nbytes > self._limits.max_message_bytes:
@@ -95,9 +97,11 @@ class TensorgateStreams:
             ServerDraining: the server is going away; what was read is answered.
         """
 
+        stream = CallerStream()
+
         async def respond(message: pb.ConverseRequest) -> AsyncGenerator[pb.ConverseResponse, None]:
             decoupled, has_failed = self._is_decoupled(message.request), False
-            async with aclosing(self._outcomes(message.request, context, "Converse")) as outcomes:
+            async with aclosing(self._outcomes(message.request, context, "Converse", stream)) as outcomes:
                 async for outcome in outcomes:
                     has_failed = outcome.code != StatusCode.OK
                     yield pb.ConverseResponse(outcome=outcome, final=has_failed or not decoupled)
@@ -107,19 +111,24 @@ class TensorgateStreams:
         def is_ordered(message: pb.ConverseRequest) -> bool:
             return not self._is_decoupled(message.request)
 
-        return interleaved(self._data_plane, self._limits, requests, respond, is_ordered, pb.ConverseRequest.ByteSize)
+        return interleaved(self._data_plane, self._limits, requests, respond, is_ordered, pb.ConverseRequest.ByteSize, stream)
 
-    async def _outcomes(self, request: pb.PredictRequest, context: RpcContext, rpc: str) -> AsyncGenerator[pb.Outcome, None]:
+    async def _outcomes(
+        self, request: pb.PredictRequest, context: RpcContext, rpc: str, stream: CallerStream
+    ) -> AsyncGenerator[pb.Outcome, None]:
         """The answers; a failure is the last of them."""
         try:
-            async with aclosing(self._responses(request, context)) as responses:
+            async with aclosing(self._responses(request, context, stream)) as responses:
                 async for response in responses:
                     yield pb.Outcome(id=response.id, response=response)
         except Exception as error:  # noqa: BLE001 (what is not ours becomes "internal error", and is logged)
             yield _failed(request, failure_of(_SERVICE + rpc, error, context))
 
-    async def _responses(self, request: pb.PredictRequest, context: RpcContext) -> AsyncGenerator[pb.PredictResponse, None]:
+    async def _responses(
+        self, request: pb.PredictRequest, context: RpcContext, stream: CallerStream | None = None
+    ) -> AsyncGenerator[pb.PredictResponse, None]:
         decoded, spec = await self._decode(request, context)
+        decoded = decoded.on(stream)
         if not spec.decoupled:
             yield encode_predict_response(await self._data_plane.infer(decoded), request, spec)
             return

@@ -8,19 +8,17 @@ may leave at any time; whoever settles its request finds a finished future and d
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from core_grpc.errors import BackendFailed, DeadlineExpired, GatewayError, ModelNotReady, QueueFull
+from core_grpc.errors import GatewayError, ModelNotReady, QueueFull
 from core_grpc.scheduler.answer_order import AnswerOrder
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits, DynamicBatcher, Pending
 from core_grpc.scheduler.grants import Gate
+from core_grpc.scheduler.outcomes import expired, failure_of, settle
 from core_grpc.types import Array, InferRequest
-
-_log = logging.getLogger(__name__)
 
 _ROW_SMOOTHING = 0.1
 """The weight of the newest batch in what a row is said to take."""
@@ -176,7 +174,7 @@ class Dispatcher:
         if deadline is None:
             deadline = math.inf
         elif deadline <= now:
-            raise _expired()
+            raise expired()
         waiter: asyncio.Future[Execution] = self._loop.create_future()
         member = Member(inputs, waiter, rows, nbytes, group, deadline, now, request, level, delay_at)
         try:
@@ -260,7 +258,7 @@ class Dispatcher:
 
     def _expire(self, now: float) -> None:
         for member in self._batcher.expire(now):
-            self._refuse(member, _expired())
+            self._refuse(member, expired())
 
     def _offer_to_full(self, member: Member, now: float) -> None:
         """Makes room where the queue has none: idle instances take what they can, then less important requests give way."""
@@ -321,7 +319,7 @@ class Dispatcher:
             result = await execute(batch)
         except Exception as error:  # noqa: BLE001 (whatever a backend raises belongs to the callers, not to this loop)
             if len(batch) == 1:
-                self._answer(batch[0], _failure(error))
+                self._answer(batch[0], failure_of(error))
             else:
                 for member in batch:
                     await self._run_again(execute, member)
@@ -332,7 +330,7 @@ class Dispatcher:
         if member.waiter.done():
             return
         if member.deadline <= self._clock():
-            self._refuse(member, _expired())
+            self._refuse(member, expired())
         else:
             await self._run(execute, [member])
 
@@ -351,42 +349,21 @@ class Dispatcher:
     def _answer(self, member: Member, outcome: Execution | GatewayError) -> None:
         """Gives a member what came of it, in its turn."""
         if self._order is None:
-            _settle(member, outcome)
+            settle(member.waiter, outcome)
         else:
             for other, its_outcome in self._order.answered(member.turn, (member, outcome)):
-                _settle(other, its_outcome)
+                settle(other.waiter, its_outcome)
 
     def _refuse(self, member: Member, error: GatewayError) -> None:
         """Fails a member that did not run, at once: there is no answer that could be out of order."""
-        _settle(member, error)
+        settle(member.waiter, error)
         self._leave_order(member)
 
     def _leave_order(self, member: Member) -> None:
         if self._order is not None:
             for other, outcome in self._order.left(member.turn):
-                _settle(other, outcome)
+                settle(other.waiter, outcome)
 
     def _tell_drained(self) -> None:
         if not (self._executing or self._batcher):
             self._drained.set()
-
-
-def _settle(member: Member, outcome: Execution | GatewayError) -> None:
-    if member.waiter.done():
-        return
-    if isinstance(outcome, GatewayError):
-        member.waiter.set_exception(outcome)
-    else:
-        member.waiter.set_result(outcome)
-
-
-def _expired() -> DeadlineExpired:
-    return DeadlineExpired("the deadline passed before the model could run the request")
-
-
-def _failure(error: Exception) -> GatewayError:
-    if isinstance(error, GatewayError):
-        return error
-    # What a backend did not translate may hold paths or values: it goes to the log, the caller gets the kind of failure.
-    _log.error("a model instance failed", exc_info=error)
-    return BackendFailed("the model failed on this request")

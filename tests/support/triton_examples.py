@@ -66,7 +66,7 @@ def _write_sequence(repository: Path, name: str) -> None:
     _write(repository, name, nodes, {"INPUT": one, "START": one, "READY": one}, {"OUTPUT": one}, config=config)
 
 
-def _write_dyna_sequence(repository: Path, name: str, id_type: Datatype) -> None:
+def _write_dyna_sequence(repository: Path, name: str) -> None:
     """OUTPUT = (INPUT + START + END x CORRID) x READY."""
     one = (Datatype.INT32, ("batch", 1))
     nodes = [
@@ -76,9 +76,25 @@ def _write_dyna_sequence(repository: Path, name: str, id_type: Datatype) -> None
         _node("Add", ["sum", "at_end"], "total"),
         _node("Mul", ["total", "READY"], "OUTPUT"),
     ]
-    inputs = {"INPUT": one, "START": one, "READY": one, "END": one, "CORRID": (id_type, ("batch", 1))}
+    inputs = {"INPUT": one, "START": one, "READY": one, "END": one, "CORRID": (Datatype.UINT64, ("batch", 1))}
     config = '[sequence]\nmax_idle_ms = 5000\nstart = "START"\nready = "READY"\nend = "END"\ncorrelation_id = "CORRID"\n'
-    _write(repository, name, nodes, inputs, {"OUTPUT": one}, config=config + "[warmup]\ncount = 0\n")
+    _write(repository, name, nodes, inputs, {"OUTPUT": one}, config=config)
+
+
+def _write_string_dyna_sequence(repository: Path, name: str) -> None:
+    """OUTPUT = (the INPUTs so far + END x CORRID) x READY: the server keeps the sum."""
+    one = (Datatype.INT32, ("batch", 1))
+    nodes = [
+        _node("Cast", ["CORRID"], "id", to=TensorProto.INT32),
+        _node("Mul", ["END", "id"], "at_end"),
+        _node("Add", ["INPUT", "SUM"], "SUM_OUT"),
+        _node("Add", ["SUM_OUT", "at_end"], "total"),
+        _node("Mul", ["total", "READY"], "OUTPUT"),
+    ]
+    inputs = {"INPUT": one, "SUM": one, "READY": one, "END": one, "CORRID": (Datatype.BYTES, ("batch", 1))}
+    controls = 'ready = "READY"\nend = "END"\ncorrelation_id = "CORRID"\n'
+    config = f'[sequence]\nmax_idle_ms = 5000\n{controls}[[sequence.state]]\ninput = "SUM"\noutput = "SUM_OUT"\n'
+    _write(repository, name, nodes, inputs, {"OUTPUT": one, "SUM_OUT": one}, config=config)
 
 
 def _write_ensemble(repository: Path, name: str) -> None:
@@ -99,8 +115,8 @@ _EXAMPLES: Mapping[str, Callable[[Path, str], object]] = {
     "simple_string": partial(_write_addsub, datatype=Datatype.BYTES),
     "simple_identity": _write_identity,
     "simple_sequence": _write_sequence,
-    "simple_dyna_sequence": partial(_write_dyna_sequence, id_type=Datatype.UINT64),
-    "simple_string_dyna_sequence": partial(_write_dyna_sequence, id_type=Datatype.BYTES),
+    "simple_dyna_sequence": _write_dyna_sequence,
+    "simple_string_dyna_sequence": _write_string_dyna_sequence,
     "repeat_int32": lambda repository, _name: write_repeat(repository),
     "simple_ensemble": _write_ensemble,
 }

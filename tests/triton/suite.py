@@ -122,7 +122,8 @@ async def sequences(client):
                 value_input = [tensor("INPUT", np.array([[value]], np.int32), "INT32")]
                 flags = {"sequence_id": sequence, "sequence_start": step == 0, "sequence_end": step == 2}
                 got.append(int((await done(client.infer(model, value_input, **flags))).as_numpy("OUTPUT")[0, 0]))
-            assert got == [6, 6, 7 + (int(sequence) if "dyna" in model else 0)], (model, got)
+            wanted = {"simple_sequence": [6, 6, 7], "simple_dyna_sequence": [6, 6, 7 + 1001]}
+            assert got == wanted.get(model, [5, 11, 18 + 1002]), (model, got)
     late = [tensor("INPUT", np.array([[1]], np.int32), "INT32")]
     error = await failure(lambda: client.infer("simple_sequence", late, sequence_id=99))
     assert "must specify the START flag on the first request of the sequence" in error.message()
@@ -344,6 +345,19 @@ async def streams(client):
         assert "decoupled" in error.message()
 
 
+VALUES = [11, 7, 5, 3, 2, 0, 1]
+NEGATED = [-value for value in VALUES]
+# What Triton's example simple_grpc_sequence_stream_infer_client.py sends and wants, without -d and with it.
+SEQUENCES = [
+    ("simple_sequence", 1, [0, *VALUES], [1, *VALUES]),
+    ("simple_sequence", 2, [100, *NEGATED], [101, *NEGATED]),
+    ("simple_sequence", "a text", [20, *NEGATED], [21, *NEGATED]),
+    ("simple_dyna_sequence", 1, [0, *VALUES], [1, *VALUES[:-1], 1 + 1]),
+    ("simple_dyna_sequence", 2, [100, *NEGATED], [101, *NEGATED[:-1], -1 + 2]),
+    ("simple_string_dyna_sequence", "3", [20, *NEGATED], [20, 9, 2, -3, -6, -8, -8, -9 + 3]),
+]
+
+
 def stream_sync(client):
     results = queue.Queue()
     client.start_stream(callback=lambda result, error: results.put((result, error)))
@@ -352,6 +366,11 @@ def stream_sync(client):
         client.async_stream_infer("simple", [tensor(f"INPUT{i}", given, "INT32") for i in (0, 1)], request_id=str(number))
     client.async_stream_infer("nope", pair(), request_id="bad")
     client.async_stream_infer("repeat_int32", repeat_inputs([4, 5, 6]), request_id="many", enable_empty_final_response=True)
+    for number, (model, sequence, values, _) in enumerate(SEQUENCES):
+        for step, value in enumerate(values):
+            given = [tensor("INPUT", np.array([[value]], np.int32), "INT32")]
+            flags = {"sequence_id": sequence, "sequence_start": step == 0, "sequence_end": step == len(values) - 1}
+            client.async_stream_infer(model, given, request_id=f"sequence {number}", **flags)
     client.stop_stream()  # Joins: everything must have come.
     got = [results.get_nowait() for _ in range(results.qsize())]
     failed = [error for _, error in got if error]
@@ -360,6 +379,9 @@ def stream_sync(client):
     answers = [result for result, error in got if not error]
     sums = [int(item.as_numpy("OUTPUT0")[0, 0]) for item in answers if item.get_response().model_name == "simple"]
     assert sums == [2 * number for number in range(20)], "in the order of the requests"
+    for number, (*_, wanted) in enumerate(SEQUENCES):
+        came = [int(item.as_numpy("OUTPUT")[0, 0]) for item in answers if item.get_response().id == f"sequence {number}"]
+        assert came == wanted, (number, came)
     many = [item for item in answers if item.get_response().id == "many"]
     assert [int(item.as_numpy("OUT")[0]) for item in many[:-1]] == [4, 5, 6]
     finals = [item.get_response().parameters["triton_final_response"].bool_param for item in many]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from core_grpc.errors import InvalidArgument, ModelLoadFailed
-from core_grpc.models.sequence_controls import KINDS, SequenceConfig, SequenceControls
-from core_grpc.types import Array, Datatype, InferRequest, ParameterValue, TensorSpec
+from core_grpc.models.sequence_config import KINDS, SequenceConfig
+from core_grpc.models.sequence_controls import SequenceControls, sequence_call
+from core_grpc.types import Array, Datatype, ParameterValue, TensorSpec
 
 NAMES = {"start": "START", "ready": "READY", "end": "END", "correlation_id": "CORRID"}
 
@@ -19,11 +19,11 @@ def controls(
 ) -> SequenceControls:
     types = (Datatype.INT32, Datatype.FP32, Datatype.BOOL, id_type)
     specs = [TensorSpec(name, datatype, shape) for name, datatype in zip(NAMES.values(), types, strict=True)]
-    return SequenceControls("m", SequenceConfig(NAMES, 1.0), specs, has_batch_dimension=has_batch_dimension)
+    return SequenceControls(SequenceConfig(NAMES, 1.0), specs, has_batch_dimension=has_batch_dimension)
 
 
 def added(made: SequenceControls, rows: int = 1, **parameters: ParameterValue) -> dict[str, Array]:
-    return dict(made.added({"X": np.zeros(rows)}, rows, InferRequest("m", "", {}, parameters=parameters)))
+    return made.filled(sequence_call(parameters), rows)
 
 
 def values(arrays: dict[str, Array]) -> list[Any]:
@@ -35,7 +35,7 @@ def test_each_request_of_a_sequence_gets_its_values_for_every_row() -> None:
     assert tuple(NAMES) == KINDS
     assert made.names == set(NAMES.values())
     first = added(made, 2, sequence_id=7, sequence_start=True)
-    assert set(first) == {"X", *NAMES.values()}
+    assert set(first) == set(NAMES.values())
     assert [(first[name].shape, first[name].dtype.name) for name in NAMES.values()] == [
         ((2, 1), "int32"),
         ((2, 1), "float32"),
@@ -62,12 +62,10 @@ def test_an_id_as_bytes() -> None:
     ("sequence_id", "message"),
     [("a", "this model wants a number, got 'a'"), (300, "300 does not fit UINT8"), (1.5, "wanted a non-negative")],
 )
-def test_an_id_that_the_models_input_cannot_hold_is_refused_and_begins_nothing(sequence_id: ParameterValue, message: str) -> None:
+def test_an_id_that_the_models_input_cannot_hold_is_refused(sequence_id: ParameterValue, message: str) -> None:
     made = controls(Datatype.UINT8)
     with pytest.raises(InvalidArgument, match=f"parameter 'sequence_id': {message}"):
         added(made, sequence_id=sequence_id, sequence_start=True)
-    with pytest.raises(InvalidArgument, match="must specify the START flag"):
-        added(made, sequence_id=3)
 
 
 @pytest.mark.parametrize(
@@ -77,4 +75,9 @@ def test_an_id_that_the_models_input_cannot_hold_is_refused_and_begins_nothing(s
 def test_a_control_that_the_model_cannot_take_is_refused(kind: str, name: str, message: str) -> None:
     spec = TensorSpec("S", Datatype.BYTES, (-1, 1))
     with pytest.raises(ModelLoadFailed, match=message):
-        SequenceControls("m", SequenceConfig({kind: name}, 1.0), [spec], has_batch_dimension=True)
+        SequenceControls(SequenceConfig({kind: name}, 1.0), [spec], has_batch_dimension=True)
+
+
+def test_a_row_of_no_request_is_told_so() -> None:
+    assert values(controls().empty()) == [[0], [0], [False], [0]]
+    assert values(controls(Datatype.BYTES).empty())[3] == [b""]

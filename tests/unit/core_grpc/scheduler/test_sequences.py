@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from core_grpc.errors import InvalidArgument
-from core_grpc.scheduler.sequences import SequenceId, SequenceTracker
+from core_grpc.scheduler.sequences import SequenceCall, SequenceId, SequenceTracker
 
 
 def step(tracker: SequenceTracker, sequence_id: SequenceId, now: float, flags: str = "") -> None:
-    tracker.request(sequence_id, is_start="s" in flags, is_end="e" in flags, now=now)
+    tracker.request(SequenceCall(sequence_id, "s" in flags, "e" in flags), now)
 
 
 @pytest.mark.parametrize("sequence_id", [1, "a", 1 << 63])
