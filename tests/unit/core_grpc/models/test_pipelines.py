@@ -183,6 +183,29 @@ async def test_without_a_batch_dimension_rows_are_those_of_the_tensors(tmp_path:
         assert (statistics.inference_count, statistics.success.count) == (11, 4), "4 + 4 + 2 rows, none, and 1"
 
 
+async def test_parts_of_a_request_that_is_cut_fail_together(tmp_path: Path) -> None:
+    fixtures.write_identity(tmp_path, "one", ROWS, f"max_batch_size = 4\n{QUIET}[identity]\nfail_value = 99")
+    write_chain(tmp_path, "pipe", "one", config="max_batch_size = 0")
+    async with serving(tmp_path) as served:
+        pipe = served.find("pipe")
+        with pytest.raises(BackendFailed, match=r"step 1 \(model 'one'\): scripted failure"):
+            await run(pipe, column(*range(91, 111)))
+        assert served.find("one").users == 0
+        assert (await run(pipe, column(*range(9)))).outputs["OUT"].shape == (9, 1)
+
+
+async def test_rows_that_differ_are_refused_by_the_steps_model(tmp_path: Path) -> None:
+    write_sum(tmp_path)
+    inputs = {"A": ("FP32", [-1, 1]), "B": ("FP32", [-1, 1])}
+    write_pipeline(tmp_path, "pipe", [Step("sum", "", {"A": "A", "B": "B"}, {"Y": "OUT"})], inputs=inputs, outputs={"OUT": None})
+    async with serving(tmp_path) as served:
+        for first, second in ((2, 3), (0, 1), (9, 10)):
+            with pytest.raises(
+                InvalidTensor, match=f"input 'B' for model 'sum' has batch {second}, the inputs before it have batch {first}"
+            ):
+                await run(served.find("pipe"), {"A": np.zeros((first, 1), np.float32), "B": np.zeros((second, 1), np.float32)})
+
+
 async def test_id_parameters_and_deadline_travel(tmp_path: Path) -> None:
     write_affine(tmp_path, "plus", 1, 1)
     write_recorder(tmp_path)
