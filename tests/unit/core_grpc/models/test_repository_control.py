@@ -44,7 +44,10 @@ def nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     monkeypatch.setattr(tempfile, "tempdir", str(uploads))
     yield
     assert not list(uploads.iterdir())
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("plus/", "slow/"))]
+    instances = [thread for thread in threading.enumerate() if thread.name.startswith(("plus/", "slow/"))]
+    for thread in instances:
+        thread.join(10)  # It says that it has ended just before it has.
+    assert not [thread.name for thread in instances if thread.is_alive()]
 
 
 async def test_life_15_after_unload_everything_agrees(tmp_path: Path) -> None:
