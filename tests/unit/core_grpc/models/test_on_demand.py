@@ -273,6 +273,21 @@ async def test_a_failed_load_is_told_and_tried_again_after_a_pause(tmp_path: Pat
         assert await gate.ask("a") == 0
 
 
+async def test_what_is_unloaded_in_the_pause_is_not_offered_again(tmp_path: Path) -> None:
+    write_all(tmp_path, "ab")
+    async with plane(tmp_path, ModelsSettings(max_resident_models=1)) as gate:
+        (tmp_path / "a" / "1" / "model.onnx").write_bytes(b"junk")
+        await gate.ask("b")
+        with pytest.raises(ModelNotReady):
+            await gate.ask("a")
+        on_demand = gate.served.control.on_demand
+        ((slot, pause),) = on_demand._pauses.items()
+        await gate.served.control.unload("a")
+        pause.cancel()
+        on_demand._offer_again(slot, "the pause is over")
+        assert gate.reasons()["a1"] == "UNAVAILABLE unloaded"
+
+
 async def test_counters_go_on(tmp_path: Path) -> None:
     write_all(tmp_path, "ab")
     async with plane(tmp_path, ModelsSettings(startup="on_demand", max_resident_models=1)) as gate:
