@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from core_grpc.backends import load_backend
 from core_grpc.backends.base import (
@@ -23,6 +23,7 @@ from core_grpc.backends.base import (
 )
 from core_grpc.backends.cores import CAN_PIN, usable_cores
 from core_grpc.backends.instance_worker import InstanceWorker
+from core_grpc.errors import ModelLoadFailed
 from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.batched_model import BatchedModel
 from core_grpc.models.compute import gate_orders
@@ -32,6 +33,7 @@ from core_grpc.models.model import Model
 from core_grpc.models.model_spec import DeclaredModel, declare_model, declared_tensors
 from core_grpc.models.placement import Machine, placed_instances, resolved_groups
 from core_grpc.models.repository import RepositoryEntry
+from core_grpc.models.reshape import has_reshape, reshaped_model
 from core_grpc.models.sequence_model import SequenceModel, sequence_limits
 from core_grpc.models.sequence_states import declared_states, in_model_layout
 from core_grpc.models.warmup import WarmUpRun, warm_up, warm_up_runs, warm_up_stream
@@ -137,11 +139,20 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
     )
     loaded = backend.load(source)
     try:
+        loaded = _reshaped(loaded, entry)
         declared = declare_model(entry, backend.platform, loaded, settings.default_max_batch_size)
         return loaded, declared, warm_up_runs(declared, entry.model_directory)
     except BaseException:
         loaded.close()
         raise
+
+
+def _reshaped(loaded: AnyLoadedModel, entry: RepositoryEntry) -> AnyLoadedModel:
+    if not has_reshape(entry.config):
+        return loaded
+    if entry.backend != "onnxruntime":
+        raise ModelLoadFailed(f"model.toml: reshape: wanted none, because the backend {entry.backend} has the shapes that are declared")
+    return reshaped_model(cast("LoadedModel", loaded), entry.config)
 
 
 def _placed(entry: RepositoryEntry, backend: Backend, options: Mapping[str, Any]) -> RepositoryEntry:

@@ -56,6 +56,8 @@ class InputConfig:
     """For backends that cannot read it from the model."""
     shape: tuple[int, ...] | None = None
     """With the batch dimension; -1 is variable. As ``datatype``."""
+    reshape: tuple[int, ...] | None = None
+    """The model's own shape, where callers see ``shape``; as that."""
     description: str = ""
     layout: str = ""
     """``format``: NHWC or NCHW, for callers to read; empty for neither."""
@@ -85,6 +87,8 @@ class OutputConfig:
     """As an input's."""
     shape: tuple[int, ...] | None = None
     dimension_names: tuple[str, ...] = ()
+    """As an input's."""
+    reshape: tuple[int, ...] | None = None
     """As an input's."""
 
 
@@ -245,6 +249,7 @@ def _input(table: ConfigTable) -> InputConfig:
     config = InputConfig(
         datatype=table.choice("datatype", DATATYPES) if "datatype" in table else None,
         shape=table.shape("shape"),
+        reshape=table.shape("reshape"),
         description=table.text("description"),
         layout=table.choice("format", {"NHWC": "NHWC", "NCHW": "NCHW"}) if "format" in table else "",
         optional=table.flag("optional"),
@@ -288,6 +293,7 @@ def _output(table: ConfigTable) -> OutputConfig:
         table.choice("datatype", DATATYPES) if "datatype" in table else None,
         table.shape("shape"),
         _dimension_names(table),
+        table.shape("reshape"),
     )
     table.finish()
     if bool(config.source) != bool(config.apply):

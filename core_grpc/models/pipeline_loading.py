@@ -22,6 +22,7 @@ from core_grpc.models.pipeline_model import PipelineModel
 from core_grpc.models.pipeline_steps import PipelineSteps
 from core_grpc.models.registry import Registry, Slot
 from core_grpc.models.repository import RepositoryEntry
+from core_grpc.models.reshape import has_reshape
 from core_grpc.pipelines.plan import Plan, make_plan
 from core_grpc.pipelines.step import PLATFORM, Step, titled
 from core_grpc.pipelines.tensors import PipelineTensors, pipeline_tensors
@@ -61,6 +62,7 @@ def _check_config(config: ModelConfig) -> None:
         ("[queue], except for max_rows", replace(config.queue, max_rows=None) != QueueConfig()),
         ("[warmup]", bool(config.warmup.count or config.warmup.samples)),
         ("[fair_share]", config.share_weight is not None),
+        ("reshape", has_reshape(config)),
     ):
         if is_said:
             raise ModelLoadFailed(f"model.toml: {key}: a pipeline has no engine; say this of the models of its steps")

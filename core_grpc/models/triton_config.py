@@ -230,7 +230,9 @@ def _output(item: pb.ModelOutput, lead: list[int]) -> dict[str, Any]:
 def _tensor(role: str, item: pb.ModelInput | pb.ModelOutput, lead: list[int]) -> dict[str, Any]:
     if not item.name or not item.dims or not item.data_type:
         raise _failure(f"{role} {quoted(item.name)}: wanted a name, data_type and dims")
-    return {"datatype": _datatype(item.data_type), "shape": [*lead, *item.dims]}
+    table: dict[str, Any] = {"datatype": _datatype(item.data_type), "shape": [*lead, *item.dims]}
+    # An empty reshape is one to no dimensions.
+    return {**table, "reshape": [*lead, *item.reshape.shape]} if item.HasField("reshape") else table
 
 
 def _datatype(number: pb.DataType) -> str:

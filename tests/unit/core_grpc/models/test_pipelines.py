@@ -408,6 +408,10 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         "[instances]\ncount = 2\n[[step]]\nmodel = 'plus'\ninputs = {X = 'IN'}\noutputs = {Y = 'OUT'}",
         "[instances]: a pipeline has no engine",
     ),
+    "reshape": (
+        "[[step]]\nmodel = 'plus'\ninputs = {X = 'IN'}\noutputs = {Y = 'OUT'}\n[input.MORE]\nreshape = [-1]\n",
+        "reshape: a pipeline has no engine",
+    ),
     "share": ("fair_share = {weight = 2}\n[[step]]\nmodel = 'plus'", "[fair_share]: a pipeline has no engine"),
     "backend": (
         "backend = 'identity'\n[[step]]\nmodel = 'plus'\ninputs = {X = 'IN'}\noutputs = {Y = 'OUT'}",

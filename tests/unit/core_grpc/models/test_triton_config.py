@@ -59,6 +59,8 @@ READ: dict[str, tuple[str, str]] = {
     "batch_output.target_name": (ONNX + SCATTERED.format(""), ONNX + SCATTERED.format('target_name: "Z"')),
     "batch_output.source_input": (ONNX + SCATTERED.format(""), ONNX + SCATTERED.format("").replace('"X"', '"W"')),
     "input.optional": (ONNX, ONNX.replace("dims: 4 } output", "dims: 4 optional: true } output")),
+    "input.reshape.shape": (ONNX, ONNX.replace("dims: 4 } output", "dims: 4 reshape { shape: [ 2, 2 ] } } output")),
+    "output.reshape.shape": (ONNX, ONNX.replace('output { name: "Y"', 'output { reshape { shape: [ 2, 2 ] } name: "Y"')),
     "output.name": ("", 'output { name: "Z" data_type: TYPE_FP32 dims: 4 }'),
     "output.data_type": (ONNX, ONNX.replace('output { name: "Y" data_type: TYPE_FP32', 'output { name: "Y" data_type: TYPE_INT8')),
     "output.dims": (ONNX, ONNX + ' output { name: "Z" data_type: TYPE_FP32 dims: [ 2, 2 ] }'),
