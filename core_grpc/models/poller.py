@@ -22,6 +22,8 @@ from core_grpc.models.repository_control import RepositoryControl
 _log = logging.getLogger(__name__)
 
 _PARALLEL_LOADS = 4
+_SILENCE_MS = 500
+"""After how long without a change it comes back."""
 _EVENT_STEP_MS = 100
 """How often the watching thread hands over what it was told, and looks whether it is to stop."""
 
@@ -103,9 +105,22 @@ def _watch(repository: Path, is_over: threading.Event, loop: asyncio.AbstractEve
     """Calls ``tell`` on the loop after changes below ``repository``, on a thread of its own."""
     from watchfiles import watch  # noqa: PLC0415 (only where a repository is polled)
 
+    is_new = True
+    watched = watch(
+        repository,
+        watch_filter=None,
+        stop_event=is_over,
+        debounce=_EVENT_STEP_MS,
+        step=_EVENT_STEP_MS,
+        rust_timeout=_SILENCE_MS,
+        yield_on_timeout=True,
+    )
     try:
-        for _ in watch(repository, watch_filter=None, stop_event=is_over, debounce=_EVENT_STEP_MS, step=_EVENT_STEP_MS):
-            loop.call_soon_threadsafe(tell)
+        for changes in watched:
+            # Once in any case: what changed before the watch began was reported to nobody.
+            if changes or is_new:
+                loop.call_soon_threadsafe(tell)
+            is_new = False
     except RuntimeError:
         if not is_over.is_set():
             raise

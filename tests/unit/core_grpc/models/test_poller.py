@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from core_grpc.errors import GatewayError, NotFound
-from core_grpc.models.poller import RepositoryPoller
+from core_grpc.models.fingerprints import fingerprints
+from core_grpc.models.poller import RepositoryPoller, _watch
 from tests.support.models import write_plus
 from tests.support.python_models import write_gated
 from tests.support.serving import Served, eventually
@@ -100,6 +103,28 @@ async def test_a_file_system_that_reports_nothing_is_looked_at_in_intervals(tmp_
     write_plus(tmp_path, 1)
     async with polled(tmp_path, interval_s=0.05) as served:
         write_plus(tmp_path, 2)
+        await eventually(lambda: states(served) == {"plus/2": "READY"})
+
+
+async def test_a_change_before_the_watch_began_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_watch, looks = threading.Event(), list[int]()
+
+    def late(*given: Any) -> None:
+        may_watch.wait()
+        _watch(*given)
+
+    def counted(repository: Path) -> Mapping[str, bytes]:
+        found = fingerprints(repository)
+        looks.append(1)
+        return found
+
+    monkeypatch.setattr("core_grpc.models.poller._watch", late)
+    monkeypatch.setattr("core_grpc.models.poller.fingerprints", counted)
+    write_plus(tmp_path, 1)
+    async with polled(tmp_path) as served:
+        await eventually(lambda: len(looks) == 2)
+        write_plus(tmp_path, 2)
+        may_watch.set()
         await eventually(lambda: states(served) == {"plus/2": "READY"})
 
 
