@@ -100,20 +100,20 @@ def _model_tables(message: pb.ModelConfig, backend: str) -> dict[str, Any]:
         document["instances"] = [_instances(group) for group in message.instance_group]
     if message.model_warmup:
         document["warmup"] = {"sample": [_warmup(item) for item in message.model_warmup]}
-    document |= _scheduling(message)
+    document |= _scheduling(message, backend)
     lead = [-1] if message.max_batch_size else []
     document["input"] = {item.name: _input(item, lead) for item in message.input}
     document["output"] = {item.name: _output(item, lead) for item in message.output}
     return document
 
 
-def _scheduling(message: pb.ModelConfig) -> dict[str, Any]:
+def _scheduling(message: pb.ModelConfig, backend: str) -> dict[str, Any]:
     """How requests are joined and wait, and a pipeline's steps."""
     document: dict[str, Any] = {}
     if message.HasField("dynamic_batching"):
         document = _dynamic_batching(message.dynamic_batching)
     if message.HasField("sequence_batching"):
-        document = {"sequence": _sequence(message.sequence_batching)}
+        document = _sequence_batching(message, backend)
     if message.HasField("ensemble_scheduling"):
         document = {"step": [_step(step) for step in message.ensemble_scheduling.step]}
     if message.batch_input or message.batch_output:
@@ -179,15 +179,47 @@ def _queue_policy(policy: pb.ModelQueuePolicy) -> dict[str, Any]:
     }
 
 
-def _sequence(batching: pb.ModelSequenceBatching) -> dict[str, Any]:
-    idle_us = batching.max_sequence_idle_microseconds
-    table: dict[str, Any] = {"max_idle_ms": idle_us / 1000} if idle_us else {}
+def _sequence_batching(message: pb.ModelConfig, backend: str) -> dict[str, Any]:
+    batching = message.sequence_batching
+    table: dict[str, Any] = {"strategy": "direct"}
+    chosen: pb.ModelSequenceBatching.StrategyDirect | pb.ModelSequenceBatching.StrategyOldest = batching.direct
+    if batching.HasField("oldest"):
+        table, chosen = {"strategy": "oldest"}, batching.oldest
+        if batching.oldest.max_candidate_sequences:
+            table["max_candidate_sequences"] = batching.oldest.max_candidate_sequences
+    elif batching.direct.minimum_slot_utilization:
+        table["minimum_slot_utilization"] = batching.direct.minimum_slot_utilization
+    if idle_us := batching.max_sequence_idle_microseconds:
+        table["max_idle_ms"] = idle_us / 1000
+    lead = [-1] if message.max_batch_size else []
+    table |= _controls(batching)
+    table["state"] = [_state(item, lead, backend) for item in batching.state]
+    joining: dict[str, Any] = {"max_queue_delay_ms": chosen.max_queue_delay_microseconds / 1000}
+    if batching.oldest.preferred_batch_size:
+        joining["preferred_batch_sizes"] = sorted(set(batching.oldest.preferred_batch_size))
+    return {"sequence": table, "batching": joining}
+
+
+def _controls(batching: pb.ModelSequenceBatching) -> dict[str, str]:
+    table: dict[str, str] = {}
     for item in batching.control_input:
         for control in item.control:
             values = [*control.int32_false_true, *control.fp32_false_true, *control.bool_false_true]
             if values and [float(value) for value in values] != [0.0, 1.0]:
                 raise _failure(f"sequence_batching.control_input {quoted(item.name)}: wanted 0 for false and 1 for true, got {values}")
             table[_KINDS[control.kind]] = item.name
+    return table
+
+
+def _state(item: pb.ModelSequenceBatching.State, lead: list[int], backend: str) -> dict[str, Any]:
+    table: dict[str, Any] = {"input": item.input_name, "output": item.output_name}
+    if backend == "python":
+        table |= {"datatype": _datatype(item.data_type), "shape": [*lead, *item.dims]}
+    if len(item.initial_state) > 1:
+        raise _failure(f"sequence_batching.state {quoted(item.input_name)}: wanted one initial_state, got {len(item.initial_state)}")
+    for initial in item.initial_state:
+        if initial.HasField("data_file"):
+            table["initial"] = f"initial_state/{initial.data_file}"
     return table
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.programs import Program
-from tests.support.triton_repository import write_ensemble, write_simple
+from tests.support.triton_repository import write_ensemble, write_sequence, write_simple
 
 SCRIPT = Path(__file__).parent / "stock_client_scripts" / "triton_repository.py"
 
@@ -23,10 +23,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], in
     repository, port = tmp_path_factory.mktemp("triton"), free_port()
     write_simple(repository)
     write_ensemble(repository)
+    write_sequence(repository)
     flags = ["--models", str(repository), "--port", str(port), "--transport", "grpcio"]
     with Program("tensorgate", "node", *flags, env={"TENSORGATE_DRAIN_NOTICE_S": "0"}) as node:
         node.wait_for("models ready")
-        assert "serving: 3 of 3 models ready" in node.output
+        assert "serving: 4 of 4 models ready" in node.output
         assert "model simple version 3: config.pbtxt: no effect here: optimization.execution_accelerators" in node.output
         command = [sys.executable, str(SCRIPT), f"127.0.0.1:{port}"]
         finished = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
@@ -56,6 +57,19 @@ def test_dynamic_batching(answers: dict[str, Any]) -> None:
 
 def test_ensemble(answers: dict[str, Any]) -> None:
     assert answers["ensemble"] == {"platform": "ensemble", "steps": ["simple", "simple"], "is_right": [True, True]}
+
+
+def test_sequence(answers: dict[str, Any]) -> None:
+    assert answers["sequence"] == {
+        "sums": {"7": [101, 103, 106], "text": [110, 130, 160]},
+        "refused": "StatusCode.INVALID_ARGUMENT",
+        "inputs": ["INPUT"],
+        "outputs": ["OUTPUT"],
+        "candidates": 4,
+        "idle_us": "5000000",
+        "controls": ["START", "READY"],
+        "states": ["INPUT_STATE"],
+    }
 
 
 def test_the_index_says_what_has_no_effect(answers: dict[str, Any]) -> None:

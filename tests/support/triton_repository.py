@@ -126,6 +126,67 @@ ensemble_scheduling {
 }
 """
 
+SEQUENCE = """
+name: "simple_sequence"
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+input [
+  {
+    name: "INPUT"
+    data_type: TYPE_INT32
+    dims: [ 1 ]
+  }
+]
+output [
+  {
+    name: "OUTPUT"
+    data_type: TYPE_INT32
+    dims: [ 1 ]
+  }
+]
+sequence_batching {
+  max_sequence_idle_microseconds: 5000000
+  oldest {
+    max_candidate_sequences: 4
+  }
+  control_input [
+    {
+      name: "START"
+      control [
+        {
+          kind: CONTROL_SEQUENCE_START
+          int32_false_true: [ 0, 1 ]
+        }
+      ]
+    },
+    {
+      name: "READY"
+      control [
+        {
+          kind: CONTROL_SEQUENCE_READY
+          int32_false_true: [ 0, 1 ]
+        }
+      ]
+    }
+  ]
+  state [
+    {
+      input_name: "INPUT_STATE"
+      output_name: "OUTPUT_STATE"
+      data_type: TYPE_INT32
+      dims: [ 1 ]
+      initial_state: {
+        name: "what a sequence begins with"
+        data_type: TYPE_INT32
+        dims: [ 1 ]
+        data_file: "hundred"
+      }
+    }
+  ]
+}
+instance_group [ { kind: KIND_CPU } ]
+"""
+
 
 def write_simple(repository: Path) -> None:
     """``simple``: INPUT0, INPUT1 INT32 [16] -> OUTPUT0 sum, OUTPUT1 difference; versions 1 to 3, and a file name of its own."""
@@ -145,3 +206,18 @@ def write_ensemble(repository: Path) -> None:
     """``ensemble_add_sub``: A, B -> (A + B) + (A - B), (A + B) - (A - B), by ``simple`` twice. Its version's directory is empty."""
     (repository / "ensemble_add_sub" / "1").mkdir(parents=True)
     (repository / "ensemble_add_sub" / "config.pbtxt").write_text(ENSEMBLE, encoding="utf-8")
+
+
+def write_sequence(repository: Path) -> None:
+    """``simple_sequence``: OUTPUT INT32 [1] is the sum of the sequence's INPUTs so far, and 100. The sum is an implicit state."""
+    shape = (Datatype.INT32, ("batch", 1))
+    nodes = [
+        helper.make_node("Mul", ["INPUT", "READY"], ["ready_input"]),
+        helper.make_node("Add", ["INPUT_STATE", "ready_input"], ["OUTPUT_STATE"]),
+        helper.make_node("Identity", ["OUTPUT_STATE"], ["OUTPUT"]),
+    ]
+    inputs = dict.fromkeys(("INPUT", "START", "READY", "INPUT_STATE"), shape)
+    write_onnx(repository, "simple_sequence", onnx_model(nodes, inputs, {"OUTPUT": shape, "OUTPUT_STATE": shape}))
+    (repository / "simple_sequence" / "config.pbtxt").write_text(SEQUENCE, encoding="utf-8")
+    (repository / "simple_sequence" / "initial_state").mkdir()
+    (repository / "simple_sequence" / "initial_state" / "hundred").write_bytes((100).to_bytes(4, "little"))

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 
 def tensor(name: str, array: np.ndarray, datatype: str) -> triton.InferInput:
@@ -61,10 +62,44 @@ def ensemble(client: triton.InferenceServerClient) -> dict[str, object]:
     }
 
 
+def sequence(client: triton.InferenceServerClient) -> dict[str, object]:
+    """Two sequences whose requests alternate, one with a text for an id, and a request of a sequence that never began."""
+    sums: dict[str, list[int]] = {"7": [], "text": []}
+    ids: list[int | str] = [7, "text"]
+    for step, value in enumerate([1, 2, 3]):
+        for sequence_id in ids:
+            factor = 1 if sequence_id == 7 else 10
+            answer = client.infer(
+                "simple_sequence",
+                [tensor("INPUT", np.array([[value * factor]], np.int32), "INT32")],
+                sequence_id=sequence_id,
+                sequence_start=step == 0,
+                sequence_end=step == 2,
+            )
+            sums[str(sequence_id)].append(int(answer.as_numpy("OUTPUT")[0, 0]))
+    try:
+        client.infer("simple_sequence", [tensor("INPUT", np.array([[1]], np.int32), "INT32")], sequence_id=8)
+        refused = "nothing"
+    except InferenceServerException as error:
+        refused = str(error.status())
+    config = client.get_model_config("simple_sequence", as_json=True)["config"]["sequence_batching"]
+    metadata = client.get_model_metadata("simple_sequence")
+    return {
+        "sums": sums,
+        "refused": refused,
+        "inputs": [item.name for item in metadata.inputs],
+        "outputs": [item.name for item in metadata.outputs],
+        "candidates": config["oldest"]["max_candidate_sequences"],
+        "idle_us": config["max_sequence_idle_microseconds"],
+        "controls": [item["name"] for item in config["control_input"]],
+        "states": [item["input_name"] for item in config["state"]],
+    }
+
+
 def main(address: str) -> None:
     client = triton.InferenceServerClient(address)
     index = {item["name"]: item.get("reason", "") for item in client.get_model_repository_index(as_json=True)["models"]}
-    print(json.dumps({"index": index, "simple": simple(client), "ensemble": ensemble(client)}))
+    print(json.dumps({"index": index, "simple": simple(client), "ensemble": ensemble(client), "sequence": sequence(client)}))
 
 
 main(*sys.argv[1:])

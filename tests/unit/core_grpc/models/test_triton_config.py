@@ -32,6 +32,9 @@ STEP = """
     ensemble_scheduling {{ step {{ model_name: "a" {} input_map {{ key: "IN" value: "X" }} output_map {{ key: "OUT" value: "Y" }} }} }}
 """
 WARM = ' model_warmup {{ name: "w" batch_size: 2 inputs {{ key: "X" value {{ {} }} }} }}'
+DIRECT = "sequence_batching {{ direct {{ {} }} }}"
+OLDEST = "sequence_batching {{ oldest {{ {} }} }}"
+STATE = 'sequence_batching {{ state {{ input_name: "in" output_name: "out" {} }} }}'
 BATCHING = "dynamic_batching {{ {} }}"
 LEVELS = "dynamic_batching {{ priority_levels: 2 default_priority_level: 1 {} }}"
 MADE = 'batch_input {{ target_name: "I" source_input: "X" {} }}'
@@ -97,6 +100,20 @@ READ: dict[str, tuple[str, str]] = {
     "model_warmup.inputs.dims": (ONNX + WARM.format(""), ONNX + WARM.format("dims: 4")),
     "model_warmup.inputs.random_data": (ONNX + WARM.format(""), ONNX + WARM.format("random_data: true")),
     "model_warmup.inputs.input_data_file": (ONNX + WARM.format(""), ONNX + WARM.format('input_data_file: "x"')),
+    "sequence_batching.direct.max_queue_delay_microseconds": (
+        ONNX + DIRECT.format(""),
+        ONNX + DIRECT.format("max_queue_delay_microseconds: 9"),
+    ),
+    "sequence_batching.direct.minimum_slot_utilization": (ONNX + DIRECT.format(""), ONNX + DIRECT.format("minimum_slot_utilization: 0.5")),
+    "sequence_batching.oldest.max_candidate_sequences": (ONNX + OLDEST.format(""), ONNX + OLDEST.format("max_candidate_sequences: 4")),
+    "sequence_batching.oldest.preferred_batch_size": (ONNX + OLDEST.format(""), ONNX + OLDEST.format("preferred_batch_size: 4")),
+    "sequence_batching.oldest.max_queue_delay_microseconds": (
+        ONNX + OLDEST.format(""),
+        ONNX + OLDEST.format("max_queue_delay_microseconds: 9"),
+    ),
+    "sequence_batching.state.input_name": (ONNX + STATE.format(""), ONNX + STATE.format("").replace('"in"', '"other"')),
+    "sequence_batching.state.output_name": (ONNX + STATE.format(""), ONNX + STATE.format("").replace('"out"', '"other"')),
+    "sequence_batching.state.initial_state.data_file": (ONNX + STATE.format(""), ONNX + STATE.format('initial_state { data_file: "x" }')),
     "parameters": (ONNX, ONNX + 'parameters { key: "intra_op_thread_count" value { string_value: "1" } }'),
     "parameters.string_value": (ONNX, ONNX + 'parameters { key: "other" value { string_value: "1" } }'),
     "model_transaction_policy.decoupled": (PYTHON, PYTHON + "model_transaction_policy { decoupled: true }"),
@@ -118,7 +135,18 @@ for where, levels in (("default_queue_policy", "default_queue_policy {{ {} }}"),
         READ[f"dynamic_batching.{where}.{field}"] = (ONNX + LEVELS.format(form.format("")), ONNX + LEVELS.format(form.format(value)))
 
 
-FROM_MODEL = {"sequence_batching.control_input.control.data_type", "batch_input.data_type", "model_warmup.inputs.zero_data"}
+FROM_MODEL = {
+    "sequence_batching.control_input.control.data_type",
+    "sequence_batching.oldest.preserve_ordering",
+    "sequence_batching.state.data_type",
+    "sequence_batching.state.dims",
+    "sequence_batching.state.initial_state.data_type",
+    "sequence_batching.state.initial_state.dims",
+    "sequence_batching.state.initial_state.zero_data",
+    "sequence_batching.state.initial_state.name",
+    "batch_input.data_type",
+    "model_warmup.inputs.zero_data",
+}
 """Neither read nor said to be without effect: without them it would be the same."""
 
 
@@ -167,7 +195,9 @@ def test_no_field_is_ignored_in_silence(path: str) -> None:
         without, having = READ[path]
         assert configured(without) != configured(having)
     elif kind is Treatment.NO_EFFECT:
-        config = model_config_from_pbtxt("m", alone)
+        # A state has its names.
+        text = STATE.format(text_with(LEAVES[path][-1:])) if path.startswith("sequence_batching.state.") else alone
+        config = model_config_from_pbtxt("m", text)
         assert config.without_effect == (path,)
         assert path in config.notice
     elif kind is Treatment.REFUSED:
@@ -277,6 +307,7 @@ def test_versions_and_batch_sizes() -> None:
         ('instance_group { rate_limiter { resources { name: "a b" count: 1 } } }', r"\[\[instances\]\] 0 resources name: wanted letters"),
         ("model_transaction_policy { decoupled: true }", "decoupled: wanted the backend python"),
         ('default_model_filename: "../x.onnx"', "model_file: wanted the name of a file"),
+        (STATE.format("initial_state { } initial_state { }"), "sequence_batching.state 'in': wanted one initial_state, got 2"),
         (CONTROL.format("int32_false_true: [ 0, 2 ]"), r"control_input 'C': wanted 0 for false and 1 for true, got \[0, 2\]"),
         (
             ONNX + 'parameters { key: "intra_op_thread_count" value { string_value: "many" } }',
