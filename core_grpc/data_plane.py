@@ -265,10 +265,17 @@ class DataPlane:
         names = _wanted_outputs(model, request)
         inputs, preprocess_s = request.inputs, 0.0
         if model.preprocessing:
-            inputs, preprocess_s = await self._images.preprocessed(model.spec, model.preprocessing, inputs)
+            inputs, preprocess_s = await self._preprocessed(model, request)
         rows = check_inputs(model.spec, inputs)
         arrays: Mapping[str, Array] = {name: tensor.array for name, tensor in inputs.items()}
         return _Prepared(names, arrays, rows, preprocess_s)
+
+    async def _preprocessed(self, model: Model, request: InferRequest) -> tuple[Mapping[str, Tensor], float]:
+        if model.turns is None:
+            return await self._images.preprocessed(model.spec, model.preprocessing, request.inputs)
+        # A small image is decoded before a large one: what came first must be admitted first.
+        async with model.turns.of(repr(request.parameters.get("sequence_id"))):
+            return await self._images.preprocessed(model.spec, model.preprocessing, request.inputs)
 
     async def load(self, name: str, override: LoadOverride | None = None) -> None:
         """Loads a model of the repository, or loads it anew; returns when it answers.

@@ -15,6 +15,7 @@ from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.model_spec import DeclaredModel
 from core_grpc.models.response_cache import ModelCache, ResponseCache
 from core_grpc.models.statistics import ModelStatistics
+from core_grpc.models.turns import Turns
 from core_grpc.pipelines.step import PIPELINE
 from core_grpc.scheduler.dispatcher import Execution
 from core_grpc.types import Array, Datatype, InferRequest, ModelSpec
@@ -37,6 +38,8 @@ class Model(ABC):
         self.lifecycle = lifecycle
         self.preprocessing: Mapping[str, ImagePreprocessing] = declared.preprocessing
         """By the name of the input that takes encoded images."""
+        self.turns = Turns() if declared.preprocessing and declared.sequences else None
+        """Where the images of a sequence are decoded one after the other: by ``repr`` of its id."""
         self.output_datatypes: Mapping[str, Datatype] = {output.name: output.datatype for output in declared.spec.outputs}
         """By output name, in the model's order."""
         self.config: ModelConfig = declared.config

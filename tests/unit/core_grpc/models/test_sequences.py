@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from PIL import Image
 
+from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, ModelNotReady
+from core_grpc.lifecycle import SERVER_STEPS, Lifecycle, ServerState
 from core_grpc.models.model import Model
-from core_grpc.types import Datatype, InferRequest
+from core_grpc.observability.tracing import Tracer
+from core_grpc.settings import NodeSettings
+from core_grpc.types import Datatype, InferRequest, Tensor
 from tests.support import models, python_models
 from tests.support.serving import serving
 
@@ -207,6 +214,45 @@ async def test_a_model_in_python_is_given_its_states_too_wherever_their_batch_is
         got = await asyncio.gather(*(ask(model, value, key, "s") for key, value in ((1, 1.0), (2, 10.0))))
         got += await asyncio.gather(*(ask(model, value, key) for key, value in ((2, 20.0), (1, 2.0))))
         assert got == [1.0, 10.0, 30.0, 3.0]
+
+
+async def test_images_are_admitted_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    """``film``: SUM_OUT = Y = 2 SUM + the image's mean. The first image takes much longer to decode than the second."""
+    nodes = [
+        helper.make_node("ReduceMean", ["X"], ["mean"], axes=[1, 2, 3], keepdims=0),
+        helper.make_node("Reshape", ["mean", "column"], ["light"]),
+        helper.make_node("Add", ["SUM", "SUM"], ["twice"]),
+        helper.make_node("Add", ["twice", "light"], ["SUM_OUT"]),
+        helper.make_node("Identity", ["SUM_OUT"], ["Y"]),
+    ]
+    column = [helper.make_tensor("column", TensorProto.INT64, [2], [-1, 1])]
+    inputs = {"X": (Datatype.FP32, ("batch", 3, 8, 8)), "SUM": ONE}
+    models.write_onnx(
+        tmp_path,
+        "film",
+        models.onnx_model(nodes, inputs, {"Y": ONE, "SUM_OUT": ONE}, column),
+        f'max_batch_size = 4\n[input.X.image]\nresize = "exact"\nmean = 0\nstd = 1\n[sequence]\n{STATE}',
+    )
+    large, small = image(3000, 100), image(8, 10)
+    pool = ThreadPoolExecutor(2)
+    async with serving(tmp_path) as registry:
+        lifecycle = Lifecycle(SERVER_STEPS, ServerState.STARTING)
+        lifecycle.to(ServerState.SERVING)
+        plane = DataPlane(registry, registry.control, lifecycle, NodeSettings(), pool, Tracer("", pool))
+
+        async def show(encoded: bytes, flags: str) -> float:
+            array = np.array([encoded], object)
+            asked = request(1, flags)._replace(model_name="film", inputs={"X": Tensor(Datatype.BYTES, array)})
+            return float((await plane.infer(asked)).outputs["Y"].array[0, 0])
+
+        assert list(await asyncio.gather(show(large, "s"), show(small, ""), show(small, "e"))) == [100.0, 210.0, 430.0]
+    pool.shutdown()
+
+
+def image(size: int, grey: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (size, size), (grey, grey, grey)).save(file, "PNG")
+    return file.getvalue()
 
 
 async def test_a_request_has_one_row(tmp_path: Path) -> None:
