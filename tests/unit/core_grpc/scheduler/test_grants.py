@@ -262,22 +262,75 @@ async def test_resources_come_first_and_the_slot_last() -> None:
 async def test_closing_in_either_line_gives_everything_back() -> None:
     grants = ComputeGrants(lambda _device: 1)
     orders = [GateOrder("cpu", needs=(LICENCE,))]
-    (first,), (second,), (third,), (plain,) = grants.gates(orders), grants.gates(orders), grants.gates(orders), grants.gates([CPU])
+    (first,), (second,), (plain,) = grants.gates(orders), grants.gates(orders), grants.gates([CPU])
+    (third,) = grants.gates([GateOrder("cpu", takes_slot=False, needs=(LICENCE,))])
+    turns: list[bool] = []
+    third.on_turn = lambda: turns.append(third.try_acquire())
     assert plain.try_acquire()
     assert not first.try_acquire()  # Has the licence, waits for the slot.
     assert not second.try_acquire()  # Waits for the licence.
-    assert not third.try_acquire()
+    assert not third.try_acquire()  # Likewise, behind it.
     second.close()
-    first.close()
-    plain.release()
-    await loop_turns(1)
-    turns: list[int] = []
-    third.on_turn = lambda: turns.append(third.try_acquire())
     await loop_turns()
+    assert not turns
+    first.close()
+    await loop_turns()
+    assert turns == [True], "the licence came to it at once"
+    third.release()
     third.close()
+    plain.release()
     assert plain.try_acquire()
     plain.release()
     assert repr(grants.limiter) == "<ResourceLimiter: nothing, 0 in line>"
+
+
+async def test_resources_that_a_closing_gate_waited_with_are_there_at_once() -> None:
+    """It executes once and waits to execute again; what it had for the second time is given back before the first is over."""
+    grants = ComputeGrants(lambda _device: 1, {("", "R"): 2})
+    (twice,) = grants.gates([GateOrder("cpu", needs=(ResourceNeed("R"),))])
+    (other,) = grants.gates([GateOrder("cpu", takes_slot=False, needs=(ResourceNeed("R"),))])
+    turns: list[bool] = []
+    other.on_turn = lambda: turns.append(other.try_acquire())
+    assert twice.try_acquire()
+    assert not twice.try_acquire()
+    assert not other.try_acquire()
+    twice.close()
+    await loop_turns()
+    assert turns == [True]
+    twice.release()
+    other.release()
+
+
+async def test_another_idle_instance_gets_in_line_when_the_first_takes_the_turn() -> None:
+    """Two slots: when one of them becomes free, an idle instance with work uses it, although its model executes already."""
+    clock = FakeClock()
+    grants = ComputeGrants(lambda _device: 2, clock=clock)
+    (blocker,), (rival,) = grants.gates([CPU]), grants.gates([CPU])
+    engines = [HeldEngine(), HeldEngine()]
+    model = dispatcher(*engines, gates=grants.gates([CPU, CPU], weight=100.0), clock=clock)
+    assert blocker.try_acquire()
+    assert rival.try_acquire()
+    tasks = [ask(model, value) for value in range(4)]
+    await loop_turns()
+    clock.now = 1.0
+    rival.release()
+    rival.on_turn = rival.close
+    assert not rival.try_acquire()
+    await loop_turns()
+    running, idle = engines if engines[0].started.is_set() else engines[::-1]
+    clock.now = 2.0
+    running.go.set()
+    running.go = asyncio.Event()
+    await loop_turns()
+    assert len(running.batches) == 2, "it had the turn again, because it had less of the device for its weight"
+    assert not idle.started.is_set()
+    blocker.release()
+    await loop_turns()
+    assert idle.started.is_set()
+    for engine in engines:
+        engine.go.set()
+    await asyncio.gather(*tasks)
+    await model.close()
 
 
 async def test_an_order_that_cannot_be_met_opens_no_gate() -> None:
