@@ -165,6 +165,7 @@ class Gate:
         if self._is_closed:
             return
         self._is_closed = True
+        self.on_turn = _nobody  # Its owner holds the gate: nobody has to look for cycles to free the two.
         if self._is_in_line:
             self._is_in_line = False
             self._withdraw()
