@@ -62,6 +62,7 @@ bench: $(DEV_STAMP) ## compare the doors on this machine (needs h2load)
 	$(BIN)/python -m bench.doors $(ARGS)
 	$(BIN)/python -m bench.streams
 	$(BIN)/python -m bench.python_backend
+	$(BIN)/python -m bench.response_cache
 
 clean: ## remove the virtual environment and everything that was built into ignored folders
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis web_demo/node_modules

@@ -61,6 +61,7 @@ def write_repository(repository: Path) -> None:
     write_identity(repository, "delayed_fp32", {"X": ("FP32", [-1, -1])}, delayed)
     write_identity(repository, "delayed_bytes", {"X": ("BYTES", [-1, -1])}, delayed)
     write_identity(repository, "a b", one_value, "max_batch_size = 8\n")
+    write_identity(repository, "cached", {"X": ("FP32", [-1, -1])}, "max_batch_size = 8\n[response_cache]\nenable = true\n")
     write_identity(repository, "slow_unbatched", one_value, f"max_batch_size = 1\n[identity]\ndelay_ms = {SLOW_MS}\n")
 
 
