@@ -27,6 +27,13 @@ shape = [-1, -1]
 """
 
 
+_OWN = {
+    "TENSORGATE_SERVER_METRICS_PORT": "0",
+    "TENSORGATE_USAGE_DATABASE": str(Path(tempfile.gettempdir(), f"bench-usage-{os.getpid()}.db")),
+}
+"""Of a measured server: metered as by default, beside whatever runs on this machine."""
+
+
 @dataclass(frozen=True)
 class Gateway:
     """A running ``tensorgate serve``."""
@@ -61,7 +68,7 @@ def gateway(models: Path | None, transport: str = "envoy") -> Iterator[Gateway]:
     edge, node = free_port(), free_port()
     command = [sys.executable, "-m", "tensorgate", "serve", "--port", str(edge), "--grpc-port", str(node)]
     command += ["--transport", transport, "--log-level", "warning", *(["--models", str(models)] if models else [])]
-    env = {**os.environ, "TENSORGATE_DRAIN_NOTICE_S": "0"}
+    env = {**os.environ, **_OWN, "TENSORGATE_DRAIN_NOTICE_S": "0"}
     began = time.perf_counter()
     with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -87,7 +94,7 @@ def hosted(application: str) -> Iterator[str]:
 @contextmanager
 def python_program(arguments: list[str], environ: dict[str, str], port: int) -> Iterator[str]:
     """A Python program that listens on ``port``; its ``host:port``."""
-    with _server([sys.executable, *arguments], {**os.environ, **environ}, port):
+    with _server([sys.executable, *arguments], {**os.environ, **_OWN, **environ}, port):
         yield f"127.0.0.1:{port}"
 
 

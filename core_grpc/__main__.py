@@ -22,9 +22,10 @@ async def serve(settings: NodeSettings) -> None:
     """Serves until SIGTERM, SIGINT or the parent asks for a drain; a second signal ends the process at once.
 
     Raises:
-        OSError: an address cannot be had.
+        OSError, SettingsError: an address or a file cannot be had.
     """
     node = Node(settings)
+    node.open()
     server = GrpcioServer(node.methods, settings)
     port = server.listen(f"{settings.server.host}:{settings.server.port}")
     if settings.server.unix_socket:

@@ -22,6 +22,7 @@ from core_grpc.errors import (
     quoted,
 )
 from core_grpc.lifecycle import Lifecycle, ModelState, ServerState
+from core_grpc.models.accounts import charged, close_answered, count_failure, metered_stream, nbytes_of
 from core_grpc.models.model import Execution, Model
 from core_grpc.models.model_config import ModelConfig
 from core_grpc.models.overrides import LoadOverride
@@ -29,9 +30,10 @@ from core_grpc.models.registry import ModelEntry, Registry
 from core_grpc.models.repository_control import RepositoryControl
 from core_grpc.models.statistics import ModelStatistics, watched_stream
 from core_grpc.observability.tracing import Tracer
-from core_grpc.processing.classification import class_count, classified
+from core_grpc.observability.usage_meter import RequestCharge, UsageMeter
 from core_grpc.processing.request_images import RequestImages
-from core_grpc.request_checks import check_inputs, wanted_outputs
+from core_grpc.processing.requested_outputs import answered_outputs, output_names
+from core_grpc.request_checks import check_inputs
 from core_grpc.settings import NodeSettings
 from core_grpc.types import Array, InferRequest, InferResponse, ModelSpec, Tensor, TensorSpec, Timing
 from core_grpc.version import __version__
@@ -112,7 +114,9 @@ class DataPlane:
         settings: NodeSettings,
         processing_pool: Executor,
         tracer: Tracer,
+        meter: UsageMeter | None = None,
     ) -> None:
+        self._meter = meter
         self._tracer = tracer
         self._registry = registry
         self._control = control
@@ -228,18 +232,22 @@ class DataPlane:
         model = self._accepting_model(request) or await self._on_demand.known_for(request)
         began = model.last_used = time.monotonic()
         model.users += 1
+        request, charge = charged(self._meter, model, request)
         try:
-            prepared = await self._prepared(model, request)
+            prepared = await self._prepared(model, request, charge)
             execution = await model.infer(prepared.arrays, prepared.rows, request)
-        except BaseException:
-            model.statistics.failed(time.monotonic() - began)
+            response = _response(model, request, prepared, execution)
+        except BaseException as error:
+            count_failure(model, began, error, charge)
             raise
         finally:
             model.release()
         model.statistics.answered(prepared.rows, prepared.preprocess_s, execution)
+        if charge:
+            close_answered(charge, response.outputs)
         if self._tracer.is_on:
             self._trace(request, model.spec, began, prepared.preprocess_s, execution)
-        return _response(model, request, prepared, execution)
+        return response
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """The answers to one request as they are made: any number of a decoupled model, one of any other.
@@ -253,20 +261,26 @@ class DataPlane:
         if not model.spec.decoupled:
             yield await self.infer(request)
             return
-        with _using(model), watched_stream(model.statistics) as watch:
-            prepared = await self._prepared(model, request)
+        request, charge = charged(self._meter, model, request)
+        with _using(model), metered_stream(charge), watched_stream(model.statistics, charge) as watch:
+            prepared = await self._prepared(model, request, charge)
             async with aclosing(model.stream(prepared.arrays, request)) as executions:
                 async for execution in executions:
                     watch.answered(execution.compute_s)
-                    yield _response(model, request, prepared, execution)
+                    response = _response(model, request, prepared, execution)
+                    if charge:
+                        charge.output_bytes += nbytes_of(response.outputs)
+                    yield response
             watch.ended(prepared.rows, prepared.preprocess_s)
 
-    async def _prepared(self, model: Model, request: InferRequest) -> _Prepared:
-        names = _wanted_outputs(model, request)
+    async def _prepared(self, model: Model, request: InferRequest, charge: RequestCharge | None) -> _Prepared:
+        names = output_names(model.spec, model.output_datatypes, request)
         inputs, preprocess_s = request.inputs, 0.0
         if model.preprocessing:
             inputs, preprocess_s = await self._preprocessed(model, request)
         rows = check_inputs(model.spec, inputs)
+        if charge:
+            charge.rows = rows
         arrays: Mapping[str, Array] = {name: tensor.array for name, tensor in inputs.items()}
         return _Prepared(names, arrays, rows, preprocess_s)
 
@@ -358,24 +372,6 @@ class DataPlane:
         return self._registry.known(request.model_name, request.model_version)
 
 
-def _wanted_outputs(model: Model, request: InferRequest) -> Iterable[str]:
-    """Names of the outputs to answer; what is asked of them is checked before anything runs."""
-    if not request.outputs:
-        return model.output_datatypes
-    names = wanted_outputs(model.spec, request.outputs)
-    for output in request.outputs:
-        class_count(output.name, output.parameters, model.spec)
-    return names
-
-
-def _with_classes(spec: ModelSpec, request: InferRequest, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    for output in request.outputs:
-        if output.name in outputs and (count := class_count(output.name, output.parameters, spec)):
-            labels = next(item.labels for item in spec.outputs if item.name == output.name)
-            outputs[output.name] = classified(outputs[output.name], labels, count, has_batch_dimension=spec.max_batch_size > 0)
-    return outputs
-
-
 @contextmanager
 def _using(model: Model) -> Iterator[None]:
     model.users += 1
@@ -387,9 +383,6 @@ def _using(model: Model) -> Iterator[None]:
 
 
 def _response(model: Model, request: InferRequest, prepared: _Prepared, execution: Execution) -> InferResponse:
-    made = execution.outputs
-    outputs = {name: Tensor(model.output_datatypes[name], made[name]) for name in prepared.names if name in made}
-    if request.outputs:
-        outputs = _with_classes(model.spec, request, outputs)
+    outputs = answered_outputs(model.spec, model.output_datatypes, request, prepared.names, execution.outputs)
     timing = Timing(prepared.preprocess_s, execution.queue_s, execution.compute_s, execution.batch_rows)
     return InferResponse(model.spec.name, model.spec.version, request.id, outputs, timing)

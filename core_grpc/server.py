@@ -20,11 +20,19 @@ from grpc_health.v1 import health_pb2
 
 from core_grpc.data_plane import DataPlane
 from core_grpc.lifecycle import SERVER_STEPS, Lifecycle, ModelState, ServerState
+from core_grpc.models.figures import model_figures, state_figures
 from core_grpc.models.poller import RepositoryPoller
 from core_grpc.models.registry import Registry
 from core_grpc.models.repository_control import RepositoryControl
+from core_grpc.models.statistics import BUCKET_BOUNDS_S
+from core_grpc.observability.figures import NodeFigures
 from core_grpc.observability.log_settings import LogControl
+from core_grpc.observability.metrics_server import MetricsServer
+from core_grpc.observability.rpc_counts import RpcCounts
 from core_grpc.observability.tracing import Tracer
+from core_grpc.observability.usage_keeper import UsageKeeper, opened_store
+from core_grpc.observability.usage_meter import UsageMeter
+from core_grpc.observability.usage_store import OFF
 from core_grpc.process_control import notify
 from core_grpc.rpc.generate_servicer import GenerateServicer
 from core_grpc.rpc.health import HealthServicer
@@ -64,14 +72,47 @@ class Node:
         self.settings = settings
         self.lifecycle: Lifecycle[ServerState] = Lifecycle(SERVER_STEPS, ServerState.STARTING)
         self.processing_pool = ThreadPoolExecutor(settings.threads.processing, thread_name_prefix="processing")
-        registry = Registry()
+        self._registry = registry = Registry()
+        self._rpcs = RpcCounts()
+        self._meter = None if settings.usage.database == OFF else UsageMeter()
+        self._usage: UsageKeeper | None = None
+        self._metrics: MetricsServer | None = None
         self._tracer = Tracer(settings.server.trace_file, self.processing_pool)
         self._memory = SharedMemory(is_allowed=settings.server.shared_memory)
         self._control = RepositoryControl(_repository(settings), settings.models, registry, settings.drain.grace_s)
-        self.data_plane = DataPlane(registry, self._control, self.lifecycle, settings, self.processing_pool, self._tracer)
+        self.data_plane = DataPlane(registry, self._control, self.lifecycle, settings, self.processing_pool, self._tracer, self._meter)
         self.methods: Mapping[str, RpcMethod] = self._method_table()
         self._poller = _poller(settings, self._control)
         self._loading: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Opens what a node has beside its transport: the listener for metrics and the file of usage. For startup: it blocks.
+
+        Raises:
+            SettingsError: one of them cannot be had; the text names the setting.
+        """
+        server, usage = self.settings.server, self.settings.usage
+        if self._meter and (store := opened_store(usage.database)):
+            self._usage = UsageKeeper(store, usage.flush_s, self._meter)
+        if not server.metrics:
+            return
+        try:
+            self._metrics = MetricsServer(server.metrics_host, server.metrics_port, self.figures)
+        except OSError as error:
+            where = f"{server.metrics_host}:{server.metrics_port}"
+            raise SettingsError(f"TENSORGATE_SERVER_METRICS_PORT: cannot listen on {where} for metrics: {error.strerror}") from error
+        log.info("metrics on http://%s:%s/metrics", server.metrics_host, self._metrics.port)
+
+    def figures(self) -> NodeFigures:
+        """What the node has counted, at this moment."""
+        return NodeFigures(
+            is_ready=self.data_plane.ready(),
+            bounds_s=BUCKET_BOUNDS_S,
+            models=model_figures(self._registry),
+            states=state_figures(self._registry),
+            rpcs=self._rpcs.figures(),
+            usage=self._meter.totals() if self._meter else {},
+        )
 
     def start(self) -> None:
         """Begins to load the models, and to follow the repository where it is polled; health follows by itself."""
@@ -99,6 +140,10 @@ class Node:
         while active_calls() and time.monotonic() < ends:  # noqa: ASYNC110  # The transport counts; it has nobody to tell.
             await asyncio.sleep(_POLL_S)
         await self._control.close()
+        if self._usage:
+            await self._usage.close()
+        if self._metrics:
+            await asyncio.to_thread(self._metrics.close)
         self._memory.close()
         await asyncio.to_thread(self._tracer.close)
         self.processing_pool.shutdown(wait=False, cancel_futures=True)
@@ -150,7 +195,9 @@ class Node:
         names = [service.full_name for service in (*(service for service, *_ in servicers), health, *reflections)]
         servicers.append((health, HealthServicer(plane, self.lifecycle, names)))
         servicers.extend((service, ReflectionServicer(names)) for service in reflections)
-        return method_table(*([guarded(method) for method in methods_from_servicers(*group)] for group in servicers))
+        is_metered = self._meter is not None
+        groups = (methods_from_servicers(*group) for group in servicers)
+        return method_table(*([guarded(method, self._rpcs, is_metered=is_metered) for method in group] for group in groups))
 
 
 def _calm_garbage_collector() -> None:

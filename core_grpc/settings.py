@@ -46,6 +46,12 @@ class ServerSettings:
     """The port of the node's gRPC listener. 0 takes a free one."""
     unix_socket: str = ""
     """Path of a private Unix socket to listen on as well: the edge's way in. Empty for none."""
+    metrics: bool = True
+    """Listen for `/metrics` (Prometheus) and `/health` on a port of their own."""
+    metrics_host: str = "127.0.0.1"
+    """The address of that listener. It tells whoever reaches it which models there are and how much they are used."""
+    metrics_port: int = bounded(8002, 0, 65535)
+    """Its port. 0 takes a free one."""
     log_level: str = one_of("info", "debug", "info", "warning", "error")
     """How much is logged."""
     reflection: bool = True
@@ -154,6 +160,17 @@ class ThreadsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageSettings:
+    """Metering of what each caller uses."""
+
+    database: str = "auto"
+    """The SQLite file that usage is kept in; several nodes of one machine may share it. `auto` is `usage.db` in the directory `tensorgate`
+    of `$XDG_STATE_HOME` (`~/.local/state`), where that can be written; `off` meters nothing."""
+    flush_s: float = bounded(5.0, 0.05, 3600)
+    """How often it is written, in seconds: what a crash can lose. A drain writes the rest."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """All groups of a node."""
 
@@ -162,6 +179,7 @@ class NodeSettings:
     limits: LimitsSettings = field(default_factory=LimitsSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
     threads: ThreadsSettings = field(default_factory=ThreadsSettings)
+    usage: UsageSettings = field(default_factory=UsageSettings)
 
 
 Settings = TypeVar("Settings")

@@ -130,6 +130,14 @@ class CallerStream:
             self._watchers.pop()(self)
 
 
+class Charge(Protocol):
+    """What one request is metered as."""
+
+    def add_compute(self, ns: int) -> None:
+        """Engine time that was spent on the request, in nanoseconds; also after its caller has left."""
+        ...
+
+
 class InferRequest(NamedTuple):
     """One inference, whatever door it came through."""
 
@@ -147,6 +155,8 @@ class InferRequest(NamedTuple):
     """The pipeline that asks this of a step's model; empty where a caller asks."""
     stream: CallerStream | None = None
     """The stream it came on; None for a call of its own. Only set where there are parameters: a sequence may depend on it."""
+    charge: Charge | None = None
+    """Whose engine time this is; None where usage is not metered."""
 
     def on(self, stream: CallerStream | None) -> InferRequest:
         """The request as one of a stream."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tensorgate.small_http import request
 SAMPLE = Path(__file__).resolve().parent / "samples" / "coffee.jpg"
 
 
-async def banner(edge: Door, node: Door, took_s: float) -> str:
+async def banner(edge: Door, node: Door, metrics: Sequence[Door], took_s: float) -> str:
     """The text, after asking the edge which models there are."""
     models = await _models(edge)
     url = edge.url()
@@ -24,6 +25,7 @@ async def banner(edge: Door, node: Door, took_s: float) -> str:
         f"  docs        {url}/docs",
         f"  REST        {url}/v1/models and {url}/v2",
         f"  gRPC        {node.url('').removeprefix('://')} (and, with gRPC-Web, {edge.url('').removeprefix('://')})",
+        *(f"  metrics     {door.url()}/metrics" for door in metrics),
         *_model_lines(models),
         "Try it:",
         f"  {_try_it(models, url)}",

@@ -15,6 +15,7 @@ from pathlib import Path
 from core_grpc.settings import SettingsError
 from core_grpc.transports.envoy_host import EnvoyConfigError
 from core_grpc.version import __version__
+from tensorgate import usage
 from tensorgate.infer.call import Call, InferError
 from tensorgate.infer.command import DOORS
 from tensorgate.ports import DoorError
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(args)
     except (UsageError, SettingsError) as error:
         return _refuse(args.command, error, 2)
-    except (DoorError, EnvoyConfigError, InferError) as error:
+    except (DoorError, EnvoyConfigError, InferError, usage.UsageError) as error:
         return _refuse(args.command, error, 1)
     except KeyboardInterrupt:
         return 130
@@ -52,10 +53,12 @@ def _refuse(command: str, error: Exception, code: int) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.command == "infer":
         return _infer(args)
-    # Imported here: `infer` and --help need none of it.
+    environ = _environment(args)
+    if args.command == "usage":
+        return usage.run(environ, usage.Query(args.by, args.since, args.until, args.format, args.output))
+    # Imported here: the others and --help need none of it.
     from tensorgate import programs  # noqa: PLC0415
 
-    environ = _environment(args)
     if args.command == "facade":
         return programs.facade(environ, insecure=args.insecure)
     if args.command == "node":
@@ -105,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_node(commands.add_parser("node", help="only a node: the models behind a gRPC listener", allow_abbrev=False))
     _add_facade(commands.add_parser("facade", help="only the facade: docs, demo page, /health, /predict", allow_abbrev=False))
     _add_infer(commands.add_parser("infer", help="send a photograph to a model and show the best classes", allow_abbrev=False))
+    _add_usage(commands.add_parser("usage", help="what each caller used of each model", allow_abbrev=False))
     return parser
 
 
@@ -117,6 +121,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", dest="TENSORGATE_EDGE_PORT", metavar="PORT", help="REST, gRPC-Web, gRPC, docs and demo (default 8080)")
     parser.add_argument("--grpc-port", dest="TENSORGATE_SERVER_PORT", metavar="PORT", help="the node's own gRPC (default 50051)")
+    _add_metrics(parser)
     _add_transport(parser)
     _add_public(parser)
     _add_level(parser, "TENSORGATE_EDGE_LOG_LEVEL TENSORGATE_SERVER_LOG_LEVEL TENSORGATE_FACADE_LOG_LEVEL")
@@ -151,6 +156,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unix-socket", dest="TENSORGATE_SERVER_UNIX_SOCKET", metavar="PATH", help="listen here as well: an edge's private way in"
     )
+    _add_metrics(parser)
     _add_transport(parser)
     _add_insecure(parser, "insecure")
     _add_level(parser, "TENSORGATE_SERVER_LOG_LEVEL")
@@ -182,9 +188,32 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
+def _add_usage(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Shows what the nodes of this machine have metered: requests, rows, bytes of tensors, and time of the engine."
+    parser.add_argument("--since", type=_moment, metavar="TIME", help="from this date or time on (ISO 8601; UTC unless it says otherwise)")
+    parser.add_argument("--until", type=_moment, metavar="TIME", help="before this date or time")
+    parser.add_argument(
+        "--by",
+        type=_grouping,
+        default="key,model,version",
+        metavar="NAMES",
+        help="add up by these: key, model, version, outcome, minute, hour, day, month (default key,model,version; '' adds up everything)",
+    )
+    parser.add_argument("--format", choices=list(usage.FORMATS), default="table", help="how it is written (default table)")
+    parser.add_argument("--output", metavar="FILE", help="write there instead of to standard output")
+    parser.add_argument(
+        "--database", dest="TENSORGATE_USAGE_DATABASE", metavar="FILE", help="the nodes' file (default: as the setting says)"
+    )
+
+
 def _add_models(parser: argparse.ArgumentParser) -> None:
     text = "model repository: DIRECTORY/<model>/<version>/model.onnx (default: the demo model)"
     parser.add_argument("--models", dest="TENSORGATE_MODELS_REPOSITORY", metavar="DIRECTORY", help=text)
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    text = "the node's /metrics and /health (default 8002)"
+    parser.add_argument("--metrics-port", dest="TENSORGATE_SERVER_METRICS_PORT", metavar="PORT", help=text)
 
 
 def _add_transport(parser: argparse.ArgumentParser) -> None:
@@ -224,6 +253,20 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"wanted a number from 1, got {text!r}")
     return value
+
+
+def _moment(text: str) -> float:
+    try:
+        return usage.moment(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"wanted a date or time such as 2026-01-31 or 2026-01-31T08:00, got {text!r}") from error
+
+
+def _grouping(text: str) -> list[str]:
+    try:
+        return usage.grouping(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _seconds(text: str) -> float:

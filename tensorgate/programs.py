@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from core_grpc.settings import NodeSettings, SettingsError, load_settings
+from core_grpc.settings import NodeSettings, ServerSettings, SettingsError, load_settings
 from tensorgate.banner import banner
 from tensorgate.child import tell_service_manager
 from tensorgate.edge import admin_socket, edge_config
@@ -46,11 +46,12 @@ def serve(environ: Mapping[str, str]) -> int:
     settings = load_settings(StackSettings, environ)
     edge_door = _door(settings.edge.host, settings.edge.port, "--port", insecure=settings.edge.insecure)
     node_door = _door(settings.server.host, settings.server.port, "--grpc-port", insecure=settings.edge.insecure)
+    metrics_door = _metrics_door(settings.server, insecure=settings.edge.insecure)
     if edge_door == replace(node_door, flag=edge_door.flag):
         raise SettingsError(f"--port and --grpc-port are both {edge_door.port}: choose two")
     with run_directory() as directory:
         # The edge in front is stopped first: nobody is left who would have to notice that the node goes away.
-        child_env = {**environ, "TENSORGATE_DRAIN_NOTICE_S": "0"}
+        child_env = {**environ, **_metrics_environ(metrics_door), "TENSORGATE_DRAIN_NOTICE_S": "0"}
         edge = replace(
             settings.edge,
             host=edge_door.host,
@@ -60,14 +61,14 @@ def serve(environ: Mapping[str, str]) -> int:
         )
         _say_transport(settings.server.transport, chosen_transport(settings.server))
         services = [
-            node_service(settings.server, directory, node_door, child_env, str(core_socket(directory))),
+            node_service(settings.server, directory, [node_door, *metrics_door], child_env, str(core_socket(directory))),
             facade_service(directory, child_env, edge_door.url()),
             edge_service(EdgeProcessSettings(edge, settings.limits, settings.drain), directory, edge_door, environ),
         ]
 
         async def on_ready() -> None:
             await wait_for_core(directory, _CORE_WAIT_S)
-            sys.stdout.write(await banner(edge_door, node_door, time.monotonic() - started))
+            sys.stdout.write(await banner(edge_door, node_door, metrics_door, time.monotonic() - started))
             sys.stdout.flush()
 
         return _supervise(services, directory, settings.drain.grace_s, on_ready)
@@ -105,15 +106,17 @@ def node(environ: Mapping[str, str], *, insecure: bool | None) -> int:
     """
     settings = load_settings(NodeSettings, environ)
     door = _door(settings.server.host, settings.server.port, "--port", insecure=bool(insecure))
+    metrics_door = _metrics_door(settings.server, insecure=bool(insecure))
+    environ = {**environ, **_metrics_environ(metrics_door)}
     chosen = chosen_transport(settings.server)
     _say_transport(settings.server.transport, chosen)
     if chosen[0] == "grpcio":
         _become([sys.executable, "-m", "core_grpc"], {**environ, "TENSORGATE_SERVER_PORT": str(door.port)})
     with run_directory() as directory:
-        service = node_service(settings.server, directory, door, environ, settings.server.unix_socket)
+        service = node_service(settings.server, directory, [door, *metrics_door], environ, settings.server.unix_socket)
         # It also waits for an edge to notice that it goes away.
         grace_s = settings.drain.notice_s + settings.drain.grace_s
-        return _supervise([service], directory, grace_s, _announce(f"node listens on {door.host}:{door.port}"))
+        return _supervise([service], directory, grace_s, _announce(_node_line(door, metrics_door)))
 
 
 def facade(environ: Mapping[str, str], *, insecure: bool | None) -> int:
@@ -130,6 +133,19 @@ def facade(environ: Mapping[str, str], *, insecure: bool | None) -> int:
 
 def _door(host: str, port: int, flag: str, *, insecure: bool) -> Door:
     return Door(host, port, flag).resolved(insecure=insecure)
+
+
+def _metrics_door(server: ServerSettings, *, insecure: bool) -> list[Door]:
+    """The node's listener for metrics; nothing where it has none."""
+    return [_door(server.metrics_host, server.metrics_port, "--metrics-port", insecure=insecure)] if server.metrics else []
+
+
+def _metrics_environ(doors: Sequence[Door]) -> dict[str, str]:
+    return {"TENSORGATE_SERVER_METRICS_PORT": str(doors[0].port)} if doors else {}
+
+
+def _node_line(door: Door, metrics: Sequence[Door]) -> str:
+    return ", ".join([f"node listens on {door.host}:{door.port}", *(f"metrics on {item.url()}/metrics" for item in metrics)])
 
 
 def _as_given(settings: EdgeSettings) -> Door:

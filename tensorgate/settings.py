@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from core_grpc.settings import DrainSettings, LimitsSettings, ServerSettings, bounded, one_of
+from core_grpc.settings import DrainSettings, LimitsSettings, ServerSettings, UsageSettings, bounded, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,13 @@ class StackSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: LimitsSettings = field(default_factory=LimitsSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReaderSettings:
+    """What ``tensorgate usage`` reads: the node's."""
+
+    usage: UsageSettings = field(default_factory=UsageSettings)
 
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")

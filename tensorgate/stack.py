@@ -82,21 +82,22 @@ def chosen_transport(server: ServerSettings) -> tuple[str, str]:
     return ("grpcio", why) if why else ("envoy", "")
 
 
-def node_service(server: ServerSettings, directory: Path, door: Door, environ: Mapping[str, str], unix_socket: str) -> Service:
-    """The node behind ``door`` and, unless empty, a private Unix socket.
+def node_service(server: ServerSettings, directory: Path, doors: Sequence[Door], environ: Mapping[str, str], unix_socket: str) -> Service:
+    """The node behind the first of ``doors`` and, unless empty, a private Unix socket; the other doors it opens by itself.
 
     Raises:
         EnvoyConfigError: the transport is envoy and something for it is missing.
     """
+    door = doors[0]
     listens = {"HOST": door.host, "PORT": str(door.port), "UNIX_SOCKET": unix_socket}
     env = {**environ, **{f"TENSORGATE_SERVER_{name}": value for name, value in listens.items()}}
     if chosen_transport(server)[0] == "grpcio":
-        return Service("node", Command([sys.executable, "-m", "core_grpc"], env), doors=[door])
+        return Service("node", Command([sys.executable, "-m", "core_grpc"], env), doors=doors)
     config = directory / "node.yaml"
     listener = NodeListener(door.host, door.port, str(directory / "node-admin.sock"), unix_socket)
     config.write_text(node_config(listener), encoding="utf-8")
     argv = envoy_command(config, concurrency=_NODE_CONCURRENCY, log_level=server.log_level)
-    return Service("node", Command(argv, node_environment(env)), doors=[door])
+    return Service("node", Command(argv, node_environment(env)), doors=doors)
 
 
 def facade_service(directory: Path, environ: Mapping[str, str], public_url: str) -> Service:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests.support.stack import TRANSPORTS, Stack, running_stack, write_repository
+
+# Nodes that tests start meter into a directory of the tests' own.
+_STATE = tempfile.TemporaryDirectory(prefix="tensorgate-tests-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 
 WATCHED = ("core_grpc", "rest_facade")
 """The packages whose event loop serves requests. A blocking call with one of their frames on the stack fails the test."""

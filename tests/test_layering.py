@@ -119,7 +119,12 @@ BANNED: tuple[tuple[str, str, str], ...] = (
     ("core_grpc.backends.tensorrt", "asyncio", "backends are synchronous; the instance worker gives them their thread"),
 )
 
-TENSORGATE_MAY = ("core_grpc.settings", "core_grpc.version", "core_grpc.transports.envoy_host")
+TENSORGATE_MAY = (
+    "core_grpc.settings",
+    "core_grpc.version",
+    "core_grpc.transports.envoy_host",
+    "core_grpc.observability.usage_store",
+)
 """What the command line may import of the core: it must start in an instant, without numpy or gRPC."""
 
 CALLERS = ("tensorgate.infer", "tensorgate.client")

@@ -17,7 +17,7 @@ from core_grpc.models.model import Model
 from core_grpc.models.model_spec import DeclaredModel
 from core_grpc.models.request_groups import group_of
 from core_grpc.models.request_parts import infer_in_parts
-from core_grpc.scheduler.dispatcher import BatchResult, Dispatcher, Execute, Execution, Member
+from core_grpc.scheduler.dispatcher import BatchResult, Dispatcher, Execute, Execution, Member, QueueDepth
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits
 from core_grpc.scheduler.grants import Gate
 from core_grpc.scheduler.policy import queue_deadline
@@ -42,7 +42,10 @@ class BatchedModel(Model):
         self._workers = workers
         executes = [_execute_on(worker) for worker in workers]
         ordered = declared.config.batching.preserve_ordering
-        self._dispatcher = Dispatcher(limits, executes, self.statistics.executed, preserve_ordering=ordered, gates=gates)
+        counts = self.statistics
+        self._dispatcher = Dispatcher(
+            limits, executes, counts.executed, on_failed=counts.run_failed, preserve_ordering=ordered, gates=gates
+        )
         self._most_parts_at_once = 2 * len(workers)
         batching, policies = declared.config.batching, declared.config.queue.policies
         self._policies = None if policies.is_plain else policies
@@ -70,6 +73,11 @@ class BatchedModel(Model):
             return self._dispatcher.infer(inputs, rows, nbytes, group, deadline, request)
         terms = self._policies.terms(parameters, deadline, time.monotonic())
         return self._dispatcher.infer(inputs, rows, nbytes, group, terms.deadline, request, terms.level, terms.delay_at)
+
+    @property
+    @override
+    def queue_depth(self) -> QueueDepth:
+        return self._dispatcher.depth
 
     @override
     async def drain(self) -> None:

@@ -17,13 +17,15 @@ from core_grpc.models.response_cache import ModelCache, ResponseCache
 from core_grpc.models.statistics import ModelStatistics
 from core_grpc.models.turns import Turns
 from core_grpc.pipelines.step import PIPELINE
-from core_grpc.scheduler.dispatcher import Execution
+from core_grpc.scheduler.dispatcher import Execution, QueueDepth
 from core_grpc.types import Array, Datatype, InferRequest, ModelSpec
 
 if TYPE_CHECKING:
     from core_grpc.processing.images import ImagePreprocessing
 
 __all__ = ["Execution", "Model"]
+
+_EMPTY_QUEUE = QueueDepth(0, 0, 0)
 
 
 class Model(ABC):
@@ -60,6 +62,11 @@ class Model(ABC):
     def is_idle(self) -> bool:
         """Whether nobody would miss it now: no request has it in hand, and it keeps nothing for one that is to come."""
         return not self.users
+
+    @property
+    def queue_depth(self) -> QueueDepth:
+        """What waits for an instance of this model; nothing where requests do not queue."""
+        return _EMPTY_QUEUE
 
     def release(self) -> None:
         """One of ``users`` is done with it."""

@@ -18,6 +18,7 @@ import numpy as np
 from core_grpc.errors import GatewayError, ModelNotReady, NotFound
 from core_grpc.models.model import Model
 from core_grpc.models.registry import Registry
+from core_grpc.models.statistics import failure_reason
 from core_grpc.pipelines.executor import together
 from core_grpc.pipelines.plan import Plan
 from core_grpc.request_checks import check_inputs
@@ -97,8 +98,8 @@ class PipelineSteps:
         model.users += 1
         try:
             execution = await self._infer(model, inputs, request)
-        except BaseException:
-            model.statistics.failed(time.monotonic() - began)
+        except BaseException as error:
+            model.statistics.failed(time.monotonic() - began, failure_reason(error))
             raise
         finally:
             model.release()

@@ -22,7 +22,7 @@ from core_grpc.models.request_groups import group_of
 from core_grpc.models.sequence_controls import sequence_call
 from core_grpc.models.sequence_declaration import SequenceDeclaration
 from core_grpc.models.sequence_rows import SequenceRows
-from core_grpc.scheduler.dispatcher import BatchResult, Execution
+from core_grpc.scheduler.dispatcher import BatchResult, Execution, QueueDepth
 from core_grpc.scheduler.grants import Gate
 from core_grpc.scheduler.live_sequences import SequenceLimits, Strategy
 from core_grpc.scheduler.sequence_dispatcher import Execute, SequenceDispatcher, SequenceMember
@@ -54,7 +54,10 @@ class SequenceModel(Model):
         has_places = limits.strategy is Strategy.DIRECT and sequences.controls.tells_empty_rows and self.spec.max_batch_size > 0
         rows = SequenceRows(sequences.controls, sequences.states, has_places=has_places)
         executes = [_execute_on(worker, rows) for worker in workers]
-        self._dispatcher = SequenceDispatcher(limits, executes, self.statistics.executed, runs_again=runs_again, gates=gates)
+        counts = self.statistics
+        self._dispatcher = SequenceDispatcher(
+            limits, executes, counts.executed, on_failed=counts.run_failed, runs_again=runs_again, gates=gates
+        )
         self._policies = declared.config.queue.policies
         self._group_of = group_of(self.spec, declared.form, declared.config.batching.match_parameters)
         self._nbytes_of = nbytes_of(self.spec)
@@ -80,6 +83,11 @@ class SequenceModel(Model):
         self._controls.filled(call)
         deadline = self._policies.terms(request.parameters, request.deadline, time.monotonic()).deadline
         return self._dispatcher.infer(call, inputs, self._nbytes_of(inputs), self._group_of(inputs, request), deadline, request)
+
+    @property
+    @override
+    def queue_depth(self) -> QueueDepth:
+        return self._dispatcher.depth
 
     @override
     async def unused(self) -> None:

@@ -6,6 +6,7 @@ Applied to the method table once, so both transports serve guarded handlers. Wha
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator
@@ -14,6 +15,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from core_grpc.errors import STATUS, GatewayError, QueueFull, StatusCode
+from core_grpc.observability.caller import CALLER, caller_of
+from core_grpc.observability.rpc_counts import RpcCounts
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
 
@@ -59,34 +62,53 @@ def _retry_hint(retry_after_s: float | None) -> tuple[tuple[str, str], ...]:
     return (("retry-after", str(max(1, math.ceil(capped)))), ("grpc-retry-pushback-ms", str(max(1, math.ceil(capped * 1000)))))
 
 
-def guarded(method: RpcMethod) -> RpcMethod:
-    """The method with its handler's exceptions turned into ``RpcFailure``.
+def guarded(method: RpcMethod, counts: RpcCounts | None = None, *, is_metered: bool = False) -> RpcMethod:
+    """The method with its handler's exceptions turned into ``RpcFailure``, its calls counted, and their caller known to what they run where
+    usage is metered.
 
     The text of an exception that is not ours is for the log; the caller gets "internal error" and the request's id.
     """
+    counted = (counts or RpcCounts()).of(method.path)
     if method.streams_responses:
-        return replace(method, handler=_guarded_stream(method.path, cast("StreamHandler", method.handler)))
-    return replace(method, handler=_guarded_unary(method.path, cast("UnaryHandler", method.handler)))
+        return replace(method, handler=_guarded_stream(method.path, cast("StreamHandler", method.handler), counted, is_metered))
+    return replace(method, handler=_guarded_unary(method.path, cast("UnaryHandler", method.handler), counted, is_metered))
 
 
-def _guarded_unary(path: str, handler: UnaryHandler) -> UnaryHandler:
+def _guarded_unary(path: str, handler: UnaryHandler, counted: list[int], is_metered: bool) -> UnaryHandler:
     async def call(request: Any, context: RpcContext) -> Any:
+        if is_metered and context.from_edge:
+            CALLER.set(caller_of(context.metadata))
         try:
-            return await handler(request, context)
+            response = await handler(request, context)
         except Exception as error:
-            raise failure_of(path, error, context) from error
+            failure = failure_of(path, error, context)
+            counted[failure.code] += 1
+            raise failure from error
+        except asyncio.CancelledError:
+            counted[StatusCode.CANCELLED] += 1
+            raise
+        counted[0] += 1
+        return response
 
     return call
 
 
-def _guarded_stream(path: str, handler: StreamHandler) -> StreamHandler:
+def _guarded_stream(path: str, handler: StreamHandler, counted: list[int], is_metered: bool) -> StreamHandler:
     async def call(request: Any, context: RpcContext) -> AsyncGenerator[Any, None]:
+        if is_metered and context.from_edge:
+            CALLER.set(caller_of(context.metadata))
         try:
             async with aclosing(handler(request, context)) as responses:
                 async for response in responses:
                     yield response
         except Exception as error:
-            raise failure_of(path, error, context) from error
+            failure = failure_of(path, error, context)
+            counted[failure.code] += 1
+            raise failure from error
+        except (asyncio.CancelledError, GeneratorExit):
+            counted[StatusCode.CANCELLED] += 1
+            raise
+        counted[0] += 1
 
     return call
 

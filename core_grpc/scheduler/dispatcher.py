@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from core_grpc.errors import GatewayError, ModelNotReady, QueueFull
 from core_grpc.scheduler.answer_order import AnswerOrder
+from core_grpc.scheduler.charges import charge_members
 from core_grpc.scheduler.dynamic_batcher import BatchingLimits, DynamicBatcher, Pending
 from core_grpc.scheduler.grants import Gate
 from core_grpc.scheduler.outcomes import expired, failure_of, settle
@@ -85,6 +86,15 @@ class Member(Pending):
         return self.waiter.done()
 
 
+class QueueDepth(NamedTuple):
+    """How much waits."""
+
+    requests: int
+    rows: int
+    nbytes: int
+    """Of input."""
+
+
 _Answer: TypeAlias = tuple[Member, Execution | GatewayError]
 
 Execute: TypeAlias = Callable[[Sequence[Member]], Awaitable[BatchResult]]
@@ -99,7 +109,8 @@ class _Idle(NamedTuple):
 
 
 class Dispatcher:
-    """See the module's text. ``on_executed`` is told rows and seconds of each run; ``clock`` is that of deadlines."""
+    """See the module's text. ``on_executed`` is told rows and seconds of each run, ``on_failed`` the seconds of one without a result;
+    ``clock`` is that of deadlines."""
 
     def __init__(
         self,
@@ -108,6 +119,7 @@ class Dispatcher:
         on_executed: Callable[[int, float], None] = lambda _rows, _compute_s: None,
         clock: Callable[[], float] = time.monotonic,
         *,
+        on_failed: Callable[[float], None] = lambda _compute_s: None,
         preserve_ordering: bool = False,
         gates: Sequence[Gate] = (),
     ) -> None:
@@ -117,6 +129,7 @@ class Dispatcher:
         self._row_s = 0.0
         """What a row took the engine lately, smoothed; 0 until something ran."""
         self._on_executed = on_executed
+        self._on_failed = on_failed
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Idle] = []
@@ -139,6 +152,11 @@ class Dispatcher:
     def pending(self) -> int:
         """Requests that were admitted and are not executing."""
         return len(self._batcher)
+
+    @property
+    def depth(self) -> QueueDepth:
+        """What waits."""
+        return QueueDepth(len(self._batcher), self._batcher.waiting_rows, self._batcher.waiting_bytes)
 
     async def infer(  # noqa: PLR0917 (see Member)
         self,
@@ -318,6 +336,9 @@ class Dispatcher:
         try:
             result = await execute(batch)
         except Exception as error:  # noqa: BLE001 (whatever a backend raises belongs to the callers, not to this loop)
+            compute_s = self._clock() - taken
+            self._on_failed(compute_s)
+            charge_members(batch, [member.rows for member in batch], compute_s)
             if len(batch) == 1:
                 self._answer(batch[0], failure_of(error))
             else:
@@ -335,8 +356,10 @@ class Dispatcher:
             await self._run(execute, [member])
 
     def _settle_batch(self, batch: Sequence[Member], result: BatchResult, taken: float) -> None:
-        batch_rows = sum([member.rows for member in batch])
+        rows = [member.rows for member in batch]
+        batch_rows = sum(rows)
         self._on_executed(batch_rows, result.compute_s)
+        charge_members(batch, rows, result.compute_s)
         self._row_s += (result.compute_s / batch_rows - self._row_s) * (_ROW_SMOOTHING if self._row_s else 1)
         for member, part in zip(batch, result.parts, strict=True):
             if isinstance(part, GatewayError):

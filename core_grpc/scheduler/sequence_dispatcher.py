@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from typing import TypeAlias, cast
 
 from core_grpc.errors import Cancelled, GatewayError, ModelNotReady, QueueFull
-from core_grpc.scheduler.dispatcher import BatchResult, Execution
+from core_grpc.scheduler.charges import charge_members
+from core_grpc.scheduler.dispatcher import BatchResult, Execution, QueueDepth
 from core_grpc.scheduler.grants import Gate
 from core_grpc.scheduler.live_sequences import SequenceLimits, SequenceRequest
 from core_grpc.scheduler.outcomes import expired, failure_of, settle
@@ -62,7 +63,8 @@ Execute: TypeAlias = Callable[[Sequence[SequenceMember]], Awaitable[BatchResult]
 
 
 class SequenceDispatcher:
-    """See the module's text. ``on_executed`` is told requests and seconds of each run; ``clock`` is that of deadlines.
+    """See the module's text. ``on_executed`` is told requests and seconds of each run, ``on_failed`` the seconds of one without a
+    result; ``clock`` is that of deadlines.
 
     Where ``runs_again``, the requests of a batch that failed run again one by one: not for an engine that keeps states of its own.
     """
@@ -74,6 +76,7 @@ class SequenceDispatcher:
         on_executed: Callable[[int, float], None] = lambda _rows, _compute_s: None,
         clock: Callable[[], float] = time.monotonic,
         *,
+        on_failed: Callable[[float], None] = lambda _compute_s: None,
         runs_again: bool = True,
         gates: Sequence[Gate] = (),
     ) -> None:
@@ -83,6 +86,7 @@ class SequenceDispatcher:
         self._request_s = 0.0
         """What a request took the engine lately, smoothed; 0 until something ran."""
         self._on_executed = on_executed
+        self._on_failed = on_failed
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._idle: dict[int, asyncio.Future[list[SequenceMember]]] = {}
@@ -106,6 +110,11 @@ class SequenceDispatcher:
     def pending(self) -> int:
         """Requests that were admitted and are not executing."""
         return len(self._batcher)
+
+    @property
+    def depth(self) -> QueueDepth:
+        """What waits."""
+        return QueueDepth(len(self._batcher), len(self._batcher), self._batcher.waiting_bytes)
 
     @property
     def sequences(self) -> int:
@@ -316,6 +325,9 @@ class SequenceDispatcher:
         try:
             result = await execute(batch)
         except Exception as error:  # noqa: BLE001 (whatever a backend raises belongs to the callers, not to this loop)
+            compute_s = self._clock() - taken
+            self._on_failed(compute_s)
+            charge_members(batch, [1] * len(batch), compute_s)
             await self._after_failure(execute, batch, error)
         else:
             self._settle_batch(batch, result, taken)
@@ -342,6 +354,7 @@ class SequenceDispatcher:
     def _settle_batch(self, batch: Sequence[SequenceMember], result: BatchResult, taken: float) -> None:
         size = len(batch)
         self._on_executed(size, result.compute_s)
+        charge_members(batch, [1] * size, result.compute_s)
         self._request_s += (result.compute_s / size - self._request_s) * (_ROW_SMOOTHING if self._request_s else 1)
         for member, part in zip(batch, result.parts, strict=True):
             if isinstance(part, GatewayError):

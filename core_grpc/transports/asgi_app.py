@@ -57,6 +57,7 @@ class NodeApp:
         settings = load_settings(NodeSettings)
         configure_logging(settings.server.log_level)
         node = Node(settings)
+        node.open()
         limits = settings.limits
         self._calls = calls = GrpcAsgiApp(node.methods, limits.max_message_bytes, limits.max_request_s, node.processing_pool)
 

@@ -45,7 +45,7 @@ def test_the_three_parts_and_nothing_else() -> None:
 
 def test_only_this_machine_reaches_a_published_port() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert published == ["127.0.0.1:8080:8080", "127.0.0.1:50051:50051"]
+    assert published == ["127.0.0.1:8080:8080", "127.0.0.1:50051:50051", "127.0.0.1:8002:8002"]
 
 
 def test_what_is_insecure_is_said_aloud() -> None:

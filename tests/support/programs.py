@@ -29,12 +29,15 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = STAR
 
 
 class Program:
-    """A running command; what it prints, both streams together, is in ``output``. Killed at the end of a ``with`` block."""
+    """A running command; what it prints, both streams together, is in ``output``. Killed at the end of a ``with`` block.
+
+    Its metrics take any port.
+    """
 
     def __init__(self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # Closed in __exit__.
         environ = {key: value for key, value in os.environ.items() if not key.startswith("TENSORGATE_")}
-        environ |= {"PYTHONPATH": str(ROOT), **(env or {})}
+        environ |= {"PYTHONPATH": str(ROOT), "TENSORGATE_SERVER_METRICS_PORT": "0", **(env or {})}
         argv = [sys.executable, "-m", *arguments]
         self.process = subprocess.Popen(argv, env=environ, cwd=cwd, stdout=self._file, stderr=subprocess.STDOUT, start_new_session=True)
 

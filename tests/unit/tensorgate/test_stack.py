@@ -72,7 +72,7 @@ def test_the_transport_falls_back_where_python_has_no_shared_library(monkeypatch
 
 def test_a_node_on_grpcio_gets_its_addresses_by_the_environment(tmp_path: Path) -> None:
     door = Door("127.0.0.1", 50051, "--port")
-    service = node_service(ServerSettings(transport="grpcio"), tmp_path, door, {"HOME": "/x"}, "/run/core.sock")
+    service = node_service(ServerSettings(transport="grpcio"), tmp_path, [door], {"HOME": "/x"}, "/run/core.sock")
     assert list(service.command.argv)[1:] == ["-m", "core_grpc"]
     assert service.command.env == {
         "HOME": "/x",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_grpc.models.statistics import ModelStatistics, watched_stream
+from core_grpc.models.statistics import FailureReason, ModelStatistics, watched_stream
 from core_grpc.rpc.message_json import plain_json
 from core_grpc.rpc.statistics_codec import encode_statistics
 from core_grpc.types import ModelSpec
@@ -20,7 +20,7 @@ def test_they_add_up(events: list[list[int] | None]) -> None:
     statistics = ModelStatistics()
     for event in events:
         if event is None:
-            statistics.failed(0.5)
+            statistics.failed(0.5, FailureReason.OTHER)
             continue
         statistics.executed(sum(event), 0.001)
         for rows in event:
