@@ -63,6 +63,7 @@ bench: $(DEV_STAMP) ## compare the doors on this machine (needs h2load)
 	$(BIN)/python -m bench.streams
 	$(BIN)/python -m bench.python_backend
 	$(BIN)/python -m bench.response_cache
+	$(BIN)/python -m bench.scheduling
 
 clean: ## remove the virtual environment and everything that was built into ignored folders
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis web_demo/node_modules

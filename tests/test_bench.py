@@ -9,6 +9,9 @@ import pytest
 
 from tests.support.programs import ROOT
 
+SECTIONS = ("joining", "engine", "batching", "sequences", "overload", "fairness")
+"""Of bench.scheduling; its others are benchmarks of their own here."""
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
@@ -20,10 +23,14 @@ from tests.support.programs import ROOT
         (["bench.doors", "--rounds", "1", "--scale", "0.02"], ["gRPC in Envoy / grpc.aio", "v2 binary / gRPC", "node CPU", "v1 JSON"]),
         (["bench.response_cache", "--rounds", "20"], ["identity 64 B", "demo classifier", "hit / no cache"]),
         (["bench.python_backend", "--rounds", "20"], ["64 B", "600 KB", "of identity"]),
+        (
+            ["bench.scheduling", "--scale", "0.02", *(f"--only={name}" for name in SECTIONS)],
+            ["fresh / kept", "scheduler / engine", "rows/s, 8 / 1", "Silero", "under overload / alone", "rows of the one / of the other"],
+        ),
         (["bench.many_models", "--models", "20", "--requests", "200"], ["20 models ready", "of alone", "memory of each", "had to go"]),
         (["bench.reloads", "--reloads", "50"], ["failed requests", "growth in 100 reloads"]),
     ],
-    ids=["start", "streams", "doors", "response_cache", "python_backend", "many_models", "reloads"],
+    ids=["start", "streams", "doors", "response_cache", "python_backend", "scheduling", "many_models", "reloads"],
 )
 def test_benchmarks_run(arguments: list[str], printed: list[str]) -> None:
     finished = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)

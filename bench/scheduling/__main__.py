@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import many_models, reloads
-from bench.scheduling import batching, fairness, joining, overload
+from bench.scheduling import batching, fairness, joining, overload, sequences
 
 
 async def _joining(scale: float) -> Table:
@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, Callable[[float], Coroutine[Any, Any, Table]]] = {
     "joining": _joining,
     "engine": batching.against_the_engine,
     "batching": batching.against_no_batching,
+    "sequences": sequences.measure,
     "overload": overload.measure,
     "fairness": fairness.measure,
     "reloads": _reloads,

@@ -9,6 +9,7 @@ takes at once go as several requests; of none, nothing runs, and the outputs hav
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import time
 from collections.abc import Mapping, Sequence
@@ -91,7 +92,8 @@ class PipelineSteps:
         cuts = [slice(start, start + most) for start in range(0, rows, most)]
         parts = [{name: array[cut] for name, array in inputs.items()} for cut in cuts]
         executions = await together([self._one(model, part, request, times) for part in parts])
-        return _joined([execution.outputs for execution in executions])
+        # Many rows: the copy must not hold up the event loop.
+        return await asyncio.to_thread(_joined, [execution.outputs for execution in executions])
 
     async def _one(self, model: Model, inputs: Mapping[str, Array], request: InferRequest, times: StepTimes) -> Execution:
         began = model.last_used = time.monotonic()

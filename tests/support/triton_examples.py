@@ -1,7 +1,7 @@
 """The models that Triton's public example clients expect, made on the spot: ``python -m tests.support.triton_examples DIRECTORY``.
 
-Two of the clients count the repository's models: ``simple_grpc_model_control.py`` wants these eight, ``simple_http_model_control.py``
-wants seven: give it a repository that was made with ``--without repeat_int32``.
+Two of the clients count the repository's models: ``simple_grpc_model_control.py`` wants eight, those of ``--without simple_dyna_sequence
+--without simple_string_dyna_sequence``; ``simple_http_model_control.py`` wants seven: ``--without repeat_int32`` as well.
 
 Their semantics are those of the model repository in Triton's ``docs/examples``; the files are our own.
 """

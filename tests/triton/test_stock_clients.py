@@ -33,7 +33,10 @@ def test_every_method(triton_stack: Stack, example_repository: Path, release: st
     assert finished.stdout.split()[-1] == "plugins"
 
 
-@pytest.mark.parametrize(("options", "count"), [([], 8), (["--without", "repeat_int32"], 7)])
+FOR_CONTROL = ["--without", "simple_dyna_sequence", "--without", "simple_string_dyna_sequence"]
+
+
+@pytest.mark.parametrize(("options", "count"), [([], 10), (FOR_CONTROL, 8), ([*FOR_CONTROL, "--without", "repeat_int32"], 7)])
 def test_the_examples_are_as_many_as_the_model_control_scripts_want(tmp_path: Path, options: list[str], count: int) -> None:
     triton_examples.main([str(tmp_path), *options])
     assert len(list(tmp_path.glob("*/model.toml"))) == count
