@@ -105,6 +105,8 @@ def _watch(repository: Path, is_over: threading.Event, loop: asyncio.AbstractEve
     """Calls ``tell`` on the loop after changes below ``repository``, on a thread of its own."""
     from watchfiles import watch  # noqa: PLC0415 (only where a repository is polled)
 
+    # It writes a line for every change; what comes of it has lines of its own.
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     is_new = True
     watched = watch(
         repository,
