@@ -290,7 +290,7 @@ def test_life_15_after_an_unload_all_fronts_agree(served: Served) -> None:
     assert served.server_ready() == [not failed] * 4
     for name in sorted(names | {"plus"}):
         assert served.load(name) is None
-    assert served.is_ready("plus") == [True, True]
+    wait_until(lambda: served.is_ready("plus") == [True, True], "the edge has seen that the server is ready again")
     assert served.server_ready() == [True] * 4
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from protos.inference import grpc_service_pb2 as pb
+from tests.support.programs import wait_until
 from tests.support.rest import post_binary, post_v2
 from tests.support.stack import Stack
 from tests.support.wire import GRPC_DOORS, INVALID_ARGUMENT, MODEL_INFER, NOT_FOUND, call_bytes, infer, rest_error
@@ -103,6 +104,7 @@ def test_lim_12_thousands_of_calls_on_one_connection(stack: Stack) -> None:
     """Each is answered rightly or refused; so many at once are above the bound of what may wait."""
     message = request("id_fp32", 1, 1000)
     for target in (stack.addresses.node_grpc, stack.addresses.edge_grpc):
+        wait_until(lambda: stack.get("/v2/health/ready").status_code == 200, "the edge sees the node, whatever it went through before")
         with grpc.insecure_channel(target) as channel:
             call: Any = channel.unary_unary(MODEL_INFER, response_deserializer=pb.ModelInferResponse.FromString)
             futures = [call.future(message.SerializeToString(), timeout=30) for _ in range(3000)]

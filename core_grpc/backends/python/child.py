@@ -60,7 +60,7 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     # Programs that user code starts must not keep it open.
     connection.set_inheritable(False)
-    _die_with_parent()
+    _die_with_parent(int(sys.argv[2]))
     order = receive(connection).header
     pin_this_thread(order["cores"])
     directory = Path(order["directory"])
@@ -141,14 +141,19 @@ def _check_kind(model: Any, *, decoupled: bool) -> None:
         raise ModelBroken("execute: wanted a method that returns a list, got a generator, which needs [python] decoupled = true")
 
 
-def _die_with_parent() -> None:
-    """On Linux the kernel kills this process with its parent, even where user code holds the interpreter and never lets go."""
+def _die_with_parent(parent: int) -> None:
+    """On Linux the kernel kills this process with its parent, even where user code holds the interpreter and never lets go.
+
+    It tells nobody of a parent that died before it was asked to: then this ends here.
+    """
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415 (Linux only)
         import signal  # noqa: PLC0415
 
         pr_set_pdeathsig = 1
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ class ModelProcess:
         """
         self._is_reaped = False
         self.connection, theirs = socket.socketpair()
-        command = [os.environ.get(INTERPRETER, sys.executable), "-P", "-m", "core_grpc.backends.python.child", str(theirs.fileno())]
+        interpreter = os.environ.get(INTERPRETER, sys.executable)
+        command = [interpreter, "-P", "-m", "core_grpc.backends.python.child", str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 command,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from core_grpc.errors import BackendFailed, GatewayError, InvalidArgument, Model
 from core_grpc.models.registry import Registry
 from core_grpc.types import Array, InferRequest
 from tests.support import python_models as models
-from tests.support.programs import is_running
+from tests.support.programs import ROOT, is_running
 from tests.support.python_processes import content, serving
 
 
@@ -205,3 +208,12 @@ async def test_what_a_dying_process_has_started_dies_with_it(tmp_path: Path) -> 
             break
         await asyncio.sleep(0.02)
     assert not is_running(child)
+
+
+def test_a_process_whose_parent_died_before_it_began_ends() -> None:
+    """Whatever it was told to do: the model could hold it for ever."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-P", "-m", "core_grpc.backends.python.child", str(theirs.fileno()), "1"]
+        finished = subprocess.run(command, pass_fds=[theirs.fileno()], cwd=ROOT, timeout=50, check=False)
+    assert finished.returncode == 0

@@ -16,7 +16,7 @@ from core_grpc.models import freed_memory
 from core_grpc.models.freed_memory import FreedMemory, trim
 from core_grpc.types import Datatype
 from tests.support import models as fixtures
-from tests.support.serving import serving
+from tests.support.serving import eventually, serving
 
 LAYERS, SIZE = 600, 160
 WEIGHTS_MB = LAYERS * SIZE * SIZE * 4 / 1e6
@@ -48,7 +48,8 @@ async def test_unload_gives_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
     async with serving(tmp_path) as served:
         assert resident_mb() - before > 0.8 * WEIGHTS_MB
         await served.control.unload("deep")
-        assert resident_mb() - before < 0.2 * WEIGHTS_MB
+        # What runs beside, and the threads that load, free their part a moment later.
+        await eventually(lambda: resident_mb() - before < 0.2 * WEIGHTS_MB)
 
 
 async def test_what_the_c_library_keeps_goes_back() -> None:
