@@ -26,6 +26,7 @@ ALONE = ("unit", "property", "backends")
 """Folders whose tests share no running server."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Says what runs in one process where tests are spread over several (``--dist loadgroup``): a file of ``ALONE``, and all others
     together, since they share servers and take turns on two cores as it is."""

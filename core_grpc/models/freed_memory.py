@@ -27,6 +27,8 @@ class FreedMemory:
         if self._pause and not self._pause.done():
             self._is_due = True
             return
+        # Once more after the pause: other threads free their part of what went a moment later.
+        self._is_due = True
         self._pause = asyncio.create_task(self._rest(), name="give back memory")
         await asyncio.to_thread(trim)
 
