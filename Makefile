@@ -31,6 +31,7 @@ test: $(DEV_STAMP) $(OLD_CLIENT_STAMP) $(OCR_WHEEL) ## the whole test-suite
 	if [ -n "$$missing" ]; then \
 	  echo "make test needs these Debian packages, which are not installed: apt-get install$$missing" >&2; exit 1; \
 	fi
+	@# Two processes, each given one test at a time: files differ too much in length to be dealt out whole.
 	@exec $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: $(DEV_STAMP) ## ruff and mypy

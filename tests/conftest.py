@@ -7,7 +7,6 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
@@ -20,20 +19,6 @@ os.environ["XDG_STATE_HOME"] = _STATE.name
 
 WATCHED = ("core_grpc", "rest_facade")
 """The packages whose event loop serves requests. A blocking call with one of their frames on the stack fails the test."""
-
-
-ALONE = ("unit", "property", "backends")
-"""Folders whose tests share no running server."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says what runs in one process where tests are spread over several (``--dist loadgroup``): a file of ``ALONE``, and all others
-    together, since they share servers and take turns on two cores as it is."""
-    here = Path(__file__).parent
-    for item in items:
-        folder = item.path.relative_to(here).parts[0]
-        item.add_marker(pytest.mark.xdist_group(str(item.path) if folder in ALONE else "servers"))
 
 
 @pytest.fixture(autouse=True)
