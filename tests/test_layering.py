@@ -34,6 +34,7 @@ PARTS: Mapping[str, frozenset[str]] = {
     "pipelines": frozenset({"scheduler", "backends", "processing"}),
     "scheduler": frozenset(),
     "backends": frozenset(),
+    "precision": frozenset({"backends", "processing", "models"}),
     "processing": frozenset({"request_checks"}),
 }
 
@@ -84,9 +85,18 @@ FENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
         ("core_grpc.server", "core_grpc.rpc", "core_grpc.transports", "core_grpc.models.triton_config", *CALLERS_AND_FACADE, "protos"),
         "protobuf stops at the codec: the core's own types are core_grpc/types.py. A config.pbtxt is a message in a file, and stops there",
     ),
-    (("onnxruntime",), ("core_grpc.backends.onnxruntime",), "an engine is imported by its backend only, when a model needs it"),
-    (("tensorrt", "tensorrt_rtx"), ("core_grpc.backends.tensorrt",), "an engine is imported by its backend only"),
-    (("cuda",), ("core_grpc.backends.tensorrt", "core_grpc.shared_memory.cuda"), "CUDA is imported where memory on a GPU is used"),
+    (
+        ("onnxruntime",),
+        ("core_grpc.backends.onnxruntime", "core_grpc.precision"),
+        "an engine is imported by its backend only, when a model needs it; the precision tools convert and compare with it",
+    ),
+    (
+        ("tensorrt", "tensorrt_lean", "tensorrt_lean_bindings", "tensorrt_rtx"),
+        ("core_grpc.backends.tensorrt",),
+        "an engine is imported by its backend only",
+    ),
+    (("cuda",), ("core_grpc.backends.cuda", "core_grpc.shared_memory.cuda"), "CUDA is imported where memory on a GPU is used"),
+    (("onnx",), ("core_grpc.backends.tensorrt", "core_grpc.precision"), "models are changed by the tools that build engines, never while serving"),
     (
         ("fastapi", "starlette", "pydantic", "pydantic_settings", "uvicorn"),
         ("rest_facade",),
@@ -116,6 +126,7 @@ BANNED: tuple[tuple[str, str, str], ...] = (
     ("core_grpc.scheduler.cache", "time", "the cache's order and bounds are pure"),
     ("core_grpc.scheduler.batch", "asyncio", "stacking runs on an instance's thread"),
     ("core_grpc.backends.onnxruntime", "asyncio", "backends are synchronous; the instance worker gives them their thread"),
+    ("core_grpc.backends.cuda", "asyncio", "backends are synchronous; the instance worker gives them their thread"),
     ("core_grpc.backends.tensorrt", "asyncio", "backends are synchronous; the instance worker gives them their thread"),
 )
 
