@@ -96,7 +96,7 @@ FENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
         "an engine is imported by its backend only",
     ),
     (("cuda",), ("core_grpc.backends.cuda", "core_grpc.shared_memory.cuda"), "CUDA is imported where memory on a GPU is used"),
-    (("onnx",), ("core_grpc.backends.tensorrt", "core_grpc.precision"), "models are changed by the tools that build engines, never while serving"),
+    (("onnx",), ("core_grpc.backends.tensorrt", "core_grpc.precision"), "models are changed by the tools that build engines only"),
     (
         ("fastapi", "starlette", "pydantic", "pydantic_settings", "uvicorn"),
         ("rest_facade",),
