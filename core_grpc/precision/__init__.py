@@ -1,0 +1,1 @@
+"""Models in fewer bits: conversion of an ONNX file to another precision."""
