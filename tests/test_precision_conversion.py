@@ -82,3 +82,9 @@ def test_weights_alone_become_int8_without_any_data(tmp_path: Path) -> None:
     bound = np.abs(x).sum(axis=1, keepdims=True) * np.abs(weight).max(axis=0) / 254
     assert (np.abs(y - x @ weight) <= bound + 1e-4).all()
     assert not np.array_equal(y, x @ weight)
+
+
+def test_weights_of_a_model_without_such_products_are_refused_rather_than_copied(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="no MatMul"):
+        convert(MODEL, tmp_path / "weights.onnx", Precision.INT8_WEIGHTS)
+    assert not (tmp_path / "weights.onnx").exists()

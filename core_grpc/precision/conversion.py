@@ -54,7 +54,8 @@ def convert(
     """Write ``source`` to ``target`` in ``precision``. Inputs and outputs keep their datatypes.
 
     ``calibration``: for INT8, an array [samples, …] for each input, real data of the kind that will be served. ``keep_float``: names of
-    nodes that are not quantised. Raises ``InvalidArgument`` when INT8 has no calibration data for an input, or no node has such a name.
+    nodes that are not quantised. Raises ``InvalidArgument`` when INT8 has no calibration data for an input, when no node has such a name,
+    and when INT8 weights would change nothing.
     """
     model = _at_least_opset(onnx.load(source))
     for name in sorted(set(keep_float) - {node.name for node in model.graph.node}):
@@ -128,6 +129,8 @@ def _quantise_weights(model: Any, keep_float: tuple[str, ...]) -> Any:
             node.input[1] = stem
             replaced.add(weight.name)
         nodes.append(node)
+    if not replaced:
+        raise InvalidArgument("int8-weights: no MatMul left to convert multiplies by a constant FP32 matrix")
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     unused = replaced - {name for node in kept for name in node.input}
     tensors = [onnx.TensorProto.FromString(t.SerializeToString()) for t in model.graph.initializer if t.name not in unused]
