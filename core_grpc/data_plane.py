@@ -12,6 +12,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from core_grpc.access import RIGHTS, check_model
 from core_grpc.errors import (
     GatewayError,
     InvalidArgument,
@@ -150,6 +151,7 @@ class DataPlane:
             NotFound: no such model or version.
             InvalidArgument: the version is not a string of digits.
         """
+        check_model(name)
         try:
             model = self._registry.known(name, version)
             if model:
@@ -179,11 +181,13 @@ class DataPlane:
         Raises:
             NotFound: no such model.
         """
+        check_model(name)
         return self._registry.versions(name)
 
     def models(self) -> Sequence[ModelEntry]:
-        """Every model version of the repository with its state, by name and version."""
-        return self._registry.entries()
+        """Every model version of the repository that the caller may use, with its state, by name and version."""
+        may_use = RIGHTS.get().allow_model
+        return [entry for entry in self._registry.entries() if may_use(entry.name)]
 
     async def spec(self, name: str, version: str = "", deadline: float | None = None) -> ModelSpec:
         """What a model version takes and gives; waits where it is on demand and was never loaded, until ``deadline`` at the latest.
@@ -194,6 +198,7 @@ class DataPlane:
             ModelNotReady: known, but it does not answer now; the text says why.
             QueueFull, DeadlineExpired: too many wait for it, or it took too long.
         """
+        check_model(name)
         return (await self._on_demand.known(name, version, deadline)).spec
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
@@ -212,7 +217,7 @@ class DataPlane:
         """
         if name := self._settings.models.default_model:
             return name
-        names = sorted({entry.name for entry in self._registry.entries()})
+        names = sorted({entry.name for entry in self.models()})
         if len(names) != 1:
             raise InvalidArgument(
                 f"no model is named, and the setting default_model is empty with {len(names)} models in the repository: "
@@ -300,6 +305,7 @@ class DataPlane:
             ModelControlRefused: the setting models.control does not allow it.
             ServerDraining: the server is going away.
         """
+        check_model(name)
         self._check_control()
         await self._control.load(name, override)
 
@@ -311,6 +317,7 @@ class DataPlane:
         Raises:
             NotFound, ModelControlRefused, ServerDraining: as ``load``.
         """
+        check_model(name)
         self._check_control()
         await self._control.unload(name, with_models_of_steps=with_models_of_steps)
 
@@ -326,6 +333,7 @@ class DataPlane:
         Raises:
             as ``spec``.
         """
+        check_model(name)
         model = await self._on_demand.known(name, version)
         return ConfiguredModel(model.spec, model.config, model.backend, model.model_file, model.declared.engine_spec)
 
@@ -335,8 +343,11 @@ class DataPlane:
         Raises:
             NotFound: no such model version is ready.
         """
-        models = [model for model in self._registry.ready_models() if name in ("", model.spec.name) and version in ("", model.spec.version)]
+        may_use = RIGHTS.get().allow_model
+        ready = [model for model in self._registry.ready_models() if may_use(model.spec.name)]
+        models = [model for model in ready if name in ("", model.spec.name) and version in ("", model.spec.version)]
         if not models and name:
+            check_model(name)
             of_version = f" version {quoted(version, 20)}" if version else ""
             raise NotFound(f"requested model {quoted(name)}{of_version} is not available")
         return [(model.spec, model.statistics) for model in models]
@@ -367,6 +378,7 @@ class DataPlane:
 
     def _accepting_model(self, request: InferRequest) -> Model | None:
         """None for a model that is on demand and was never loaded."""
+        check_model(request.model_name)
         if not self._is_accepting:
             raise ServerDraining("the server is shutting down and takes no new work")
         return self._registry.known(request.model_name, request.model_version)

@@ -7,6 +7,7 @@
     │   └── InvalidTensor         … in one named tensor
     ├── NotFound                  no such model, version, region, method
     ├── AlreadyExists             a name is taken
+    ├── Unauthenticated           nobody knows who the caller is, and this asks for somebody
     ├── PermissionDenied          the caller may not do this here
     ├── FailedPrecondition        right request, wrong model or state; retrying as it is will not help
     ├── LimitExceeded             a size limit was hit; names the limit and its value
@@ -95,6 +96,10 @@ class AlreadyExists(GatewayError):
     """A name is taken."""
 
 
+class Unauthenticated(GatewayError):
+    """The caller shows no valid key or token."""
+
+
 class PermissionDenied(GatewayError):
     """The caller may not do this on this door."""
 
@@ -152,6 +157,7 @@ STATUS: Mapping[type[GatewayError], StatusCode] = {
     InvalidTensor: StatusCode.INVALID_ARGUMENT,
     NotFound: StatusCode.NOT_FOUND,
     AlreadyExists: StatusCode.ALREADY_EXISTS,
+    Unauthenticated: StatusCode.UNAUTHENTICATED,
     PermissionDenied: StatusCode.PERMISSION_DENIED,
     FailedPrecondition: StatusCode.FAILED_PRECONDITION,
     LimitExceeded: StatusCode.RESOURCE_EXHAUSTED,

@@ -18,6 +18,7 @@ from pathlib import Path
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
+from core_grpc.api_keys import KeyFile, KeysError
 from core_grpc.data_plane import DataPlane
 from core_grpc.lifecycle import SERVER_STEPS, Lifecycle, ModelState, ServerState
 from core_grpc.models.figures import model_figures, state_figures
@@ -34,6 +35,7 @@ from core_grpc.observability.usage_keeper import UsageKeeper, opened_store
 from core_grpc.observability.usage_meter import UsageMeter
 from core_grpc.observability.usage_store import OFF
 from core_grpc.process_control import notify
+from core_grpc.rpc.admission import Admission
 from core_grpc.rpc.generate_servicer import GenerateServicer
 from core_grpc.rpc.health import HealthServicer
 from core_grpc.rpc.inference_servicer import InferenceServicer
@@ -75,6 +77,7 @@ class Node:
         self._registry = registry = Registry()
         self._rpcs = RpcCounts()
         self._meter = None if settings.usage.database == OFF else UsageMeter()
+        self._admission = _admission(settings, is_metered=self._meter is not None)
         self._usage: UsageKeeper | None = None
         self._metrics: MetricsServer | None = None
         self._tracer = Tracer(settings.server.trace_file, self.processing_pool)
@@ -195,9 +198,8 @@ class Node:
         names = [service.full_name for service in (*(service for service, *_ in servicers), health, *reflections)]
         servicers.append((health, HealthServicer(plane, self.lifecycle, names)))
         servicers.extend((service, ReflectionServicer(names)) for service in reflections)
-        is_metered = self._meter is not None
         groups = (methods_from_servicers(*group) for group in servicers)
-        return method_table(*([guarded(method, self._rpcs, is_metered=is_metered) for method in group] for group in groups))
+        return method_table(*([guarded(method, self._rpcs, self._admission) for method in group] for group in groups))
 
 
 def _calm_garbage_collector() -> None:
@@ -214,6 +216,15 @@ def _repository(settings: NodeSettings) -> Path:
     if not repository.is_dir():
         raise SettingsError(f"TENSORGATE_MODELS_REPOSITORY: wanted a directory of models, got {repository}")
     return repository
+
+
+def _admission(settings: NodeSettings, *, is_metered: bool) -> Admission:
+    auth = settings.auth
+    try:
+        keys = KeyFile(Path(auth.keys_file)) if auth.keys_file else None
+    except KeysError as error:
+        raise SettingsError(f"TENSORGATE_AUTH_KEYS_FILE: {error}") from error
+    return Admission(is_metered=is_metered, is_required=auth.is_on, keys=keys)
 
 
 def _poller(settings: NodeSettings, control: RepositoryControl) -> RepositoryPoller | None:

@@ -171,6 +171,25 @@ class UsageSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AuthSettings:
+    """Who may call. Nothing is asked unless one of these is set; edge and nodes read the same values."""
+
+    keys_file: str = ""
+    """The file of API keys that `tensorgate keys` writes. Where it is set, callers must show a key; changes are seen within two seconds."""
+    jwt_issuer: str = ""
+    """The `iss` of tokens (JWT) that the edge takes beside keys. Needs jwt_audience and jwt_jwks_file."""
+    jwt_audience: str = ""
+    """The `aud` that such a token must have."""
+    jwt_jwks_file: str = ""
+    """The public keys of the issuer, a JSON Web Key Set. Read when the edge starts."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether callers are asked who they are."""
+        return bool(self.keys_file or self.jwt_issuer)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """All groups of a node."""
 
@@ -180,6 +199,7 @@ class NodeSettings:
     drain: DrainSettings = field(default_factory=DrainSettings)
     threads: ThreadsSettings = field(default_factory=ThreadsSettings)
     usage: UsageSettings = field(default_factory=UsageSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
 
 
 Settings = TypeVar("Settings")

@@ -13,6 +13,8 @@ from rest_facade.settings import FacadeSettings
 
 FORWARDED_HEADERS = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
 """The caller's identity and trace, handed on to the core."""
+EDGE_HEADERS = ("x-tensorgate-caller", "x-tensorgate-rights", "x-tensorgate-door")
+"""Who the edge says it is: believed on the private Unix socket only."""
 
 
 def _settings(request: Request) -> FacadeSettings:
@@ -29,9 +31,9 @@ SettingsDep = Annotated[FacadeSettings, Depends(_settings)]
 CoreDep = Annotated[CoreClient, Depends(_core)]
 
 
-def _metadata(request: Request) -> Metadata:
+def _metadata(request: Request, settings: SettingsDep) -> Metadata:
     found = []
-    for name in FORWARDED_HEADERS:
+    for name in (*FORWARDED_HEADERS, *(EDGE_HEADERS if settings.unix_socket else ())):
         for value in request.headers.getlist(name):
             # gRPC metadata is ASCII; a client library that is given anything else raises instead of answering.
             if not (value.isascii() and value.isprintable()):

@@ -12,10 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from core_grpc.access import DOORS as KEY_DOORS
+from core_grpc.access import Rights, is_pattern
+from core_grpc.api_keys import KeysError
 from core_grpc.settings import SettingsError
 from core_grpc.transports.envoy_host import EnvoyConfigError
 from core_grpc.version import __version__
-from tensorgate import usage
+from tensorgate import keys, usage
 from tensorgate.infer.call import Call, InferError
 from tensorgate.infer.command import DOORS
 from tensorgate.ports import DoorError
@@ -35,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(args)
     except (UsageError, SettingsError) as error:
         return _refuse(args.command, error, 2)
-    except (DoorError, EnvoyConfigError, InferError, usage.UsageError) as error:
+    except (DoorError, EnvoyConfigError, InferError, KeysError, usage.UsageError) as error:
         return _refuse(args.command, error, 1)
     except KeyboardInterrupt:
         return 130
@@ -54,6 +57,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.command == "infer":
         return _infer(args)
     environ = _environment(args)
+    if args.command == "keys":
+        return keys.run(environ, _key_command(args))
     if args.command == "usage":
         return usage.run(environ, usage.Query(args.by, args.since, args.until, args.format, args.output))
     # Imported here: the others and --help need none of it.
@@ -90,7 +95,7 @@ def _infer(args: argparse.Namespace) -> int:
 
     path = Path(args.image)
     photo = command.photo_from(path)
-    call = Call(args.model, photo, path.name, args.top, args.url, args.grpc_address, args.timeout)
+    call = Call(args.model, photo, path.name, args.top, args.url, args.grpc_address, args.timeout, _api_key(args))
     command.run(call, args.door, as_json=args.json)
     return 0
 
@@ -108,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_node(commands.add_parser("node", help="only a node: the models behind a gRPC listener", allow_abbrev=False))
     _add_facade(commands.add_parser("facade", help="only the facade: docs, demo page, /health, /predict", allow_abbrev=False))
     _add_infer(commands.add_parser("infer", help="send a photograph to a model and show the best classes", allow_abbrev=False))
+    _add_keys(commands.add_parser("keys", help="API keys: create, list, rotate, revoke", allow_abbrev=False))
     _add_usage(commands.add_parser("usage", help="what each caller used of each model", allow_abbrev=False))
     return parser
 
@@ -117,12 +123,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     _add_models(parser)
     hosts = "TENSORGATE_EDGE_HOST TENSORGATE_SERVER_HOST"
     parser.add_argument(
-        "--host", dest=hosts, metavar="ADDRESS", help="listen here (default 127.0.0.1); other than loopback needs --insecure"
+        "--host", dest=hosts, metavar="ADDRESS", help="listen here (default 127.0.0.1); other than loopback needs --keys or --insecure"
     )
     parser.add_argument("--port", dest="TENSORGATE_EDGE_PORT", metavar="PORT", help="REST, gRPC-Web, gRPC, docs and demo (default 8080)")
     parser.add_argument("--grpc-port", dest="TENSORGATE_SERVER_PORT", metavar="PORT", help="the node's own gRPC (default 50051)")
     _add_metrics(parser)
     _add_transport(parser)
+    _add_keys_file(parser, "--keys")
     _add_public(parser)
     _add_level(parser, "TENSORGATE_EDGE_LOG_LEVEL TENSORGATE_SERVER_LOG_LEVEL TENSORGATE_FACADE_LOG_LEVEL")
 
@@ -141,6 +148,7 @@ def _add_edge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--facade", dest="TENSORGATE_EDGE_FACADE", metavar="ENDPOINT", help=f"the facade, {_ENDPOINT} (default 127.0.0.1:8000)"
     )
+    _add_keys_file(parser, "--keys")
     _add_public(parser)
     _add_level(parser, "TENSORGATE_EDGE_LOG_LEVEL")
     parser.add_argument(
@@ -158,6 +166,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     )
     _add_metrics(parser)
     _add_transport(parser)
+    _add_keys_file(parser, "--keys")
     _add_insecure(parser, "insecure")
     _add_level(parser, "TENSORGATE_SERVER_LOG_LEVEL")
 
@@ -186,6 +195,66 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=_positive, default=5, metavar="N", help="how many classes (default 5)")
     parser.add_argument("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="how long to wait (default 30)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    # The variable keeps the secret out of the list of processes.
+    parser.add_argument("--key", metavar="KEY", help="an API key; safer in the environment (docs/security.md)")
+
+
+def _api_key(args: argparse.Namespace) -> str:
+    key = args.key or os.environ.get("TENSORGATE_API_KEY", "")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise UsageError("--key: wanted an API key, which is printable ASCII without spaces")
+    return str(key)
+
+
+def _key_command(args: argparse.Namespace) -> keys.KeyCommand:
+    if args.action == "create":
+        rights = Rights(tuple(args.model or ("*",)), tuple(args.door or KEY_DOORS), args.management)
+        return keys.KeyCommand("create", rights=rights, note=args.note, expires=args.expires or 0)
+    overlap_s = round(args.overlap) if args.action == "rotate" and args.overlap else 0
+    return keys.KeyCommand(args.action, getattr(args, "id", ""), overlap_s=overlap_s)
+
+
+def _add_keys_file(parser: argparse.ArgumentParser, flag: str) -> None:
+    text = "the file of API keys that `tensorgate keys` writes; where it is given, callers must show one"
+    parser.add_argument(flag, dest="TENSORGATE_AUTH_KEYS_FILE", metavar="FILE", help=text)
+
+
+def _add_keys(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Makes and ends API keys. Edge and nodes that use the file see a change within two seconds."
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="make a key and print it, once", allow_abbrev=False)
+    create.add_argument("--model", action="append", type=_pattern, metavar="PATTERN", help="a model it may use, repeatable (default *)")
+    create.add_argument("--door", action="append", choices=KEY_DOORS, help="a door it may use; may be repeated (default all)")
+    create.add_argument("--management", action="store_true", help="it may load and unload models and change settings")
+    create.add_argument("--expires", type=_expiry, metavar="TIME", help="when it ends (ISO 8601; UTC unless it says otherwise)")
+    create.add_argument("--note", type=_note, default="", metavar="TEXT", help="whose it is, for the list")
+    rotate = actions.add_parser("rotate", help="replace a key by a new one with the same rights", allow_abbrev=False)
+    rotate.add_argument("--overlap", type=_seconds, metavar="SECONDS", help="how long the old one stays valid (default: not at all)")
+    revoke = actions.add_parser("revoke", help="end a key", allow_abbrev=False)
+    for action in (rotate, revoke):
+        action.add_argument("id", metavar="ID", help="the key's id: what stands between tg_ and the next underscore")
+    listing = actions.add_parser("list", help="show the keys: ids, rights, ends; no secrets", allow_abbrev=False)
+    for action in (create, rotate, revoke, listing):
+        _add_keys_file(action, "--file")
+
+
+def _pattern(text: str) -> str:
+    if not is_pattern(text):
+        raise argparse.ArgumentTypeError(f"wanted a model's name, with * and ? for any characters, got {text!r}")
+    return text
+
+
+def _expiry(text: str) -> int:
+    moment = int(_moment(text))
+    if moment <= 0:
+        raise argparse.ArgumentTypeError(f"wanted a time after 1970, got {text!r}")
+    return moment
+
+
+def _note(text: str) -> str:
+    if not text.isprintable():
+        raise argparse.ArgumentTypeError("wanted one line of printable text")
+    return text
 
 
 def _add_usage(parser: argparse.ArgumentParser) -> None:

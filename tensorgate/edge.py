@@ -86,6 +86,7 @@ def edge_config(settings: EdgeProcessSettings, admin_socket: str, descriptors: P
         "max_heap_bytes": _MAX_HEAP_BYTES,
         "core": cluster("core", listed(edge.core)),
         "facade": cluster("facade", listed(edge.facade)),
+        "identity": _identity(settings) if settings.auth.is_on else None,
     }
     return render_template("edge.yaml.j2", values)
 
@@ -149,6 +150,23 @@ def _address(name: str, endpoint: str) -> dict[str, Any]:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingsError(f"edge.{name}: wanted unix:/path or host:port, got {endpoint!r}")
     return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
+
+
+def _identity(settings: EdgeProcessSettings) -> dict[str, Any]:
+    """What the filters that ask who calls are given."""
+    auth = settings.auth
+    jwt = {"issuer": auth.jwt_issuer, "audience": auth.jwt_audience, "jwks_file": auth.jwt_jwks_file}
+    given = [name for name, value in jwt.items() if value]
+    if given and len(given) < len(jwt):
+        missing = [name for name, value in jwt.items() if not value]
+        raise SettingsError(f"TENSORGATE_AUTH_JWT_{missing[0].upper()}: required with jwt_{given[0]}, not set")
+    for name, path in (("KEYS_FILE", auth.keys_file), ("JWT_JWKS_FILE", auth.jwt_jwks_file)):
+        if path and not (path.isascii() and Path(path).is_file()):
+            raise SettingsError(f"TENSORGATE_AUTH_{name}: wanted a file with an ASCII path, got {path}")
+    # A node that is not on a private Unix socket believes no headers: it looks at the key itself.
+    hides = all(endpoint.startswith("unix:") for endpoint in [*listed(settings.edge.core), *listed(settings.edge.facade)])
+    keys_file = str(Path(auth.keys_file).absolute()) if auth.keys_file else ""
+    return {"keys_file": keys_file, "hides_credentials": hides, "jwt": jwt if given else None}
 
 
 def _hostnames(settings: EdgeProcessSettings) -> list[str]:

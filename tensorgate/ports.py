@@ -37,7 +37,8 @@ class Door:
         """
         if not insecure and not is_loopback(self.host):
             raise DoorError(
-                f"{self.host} can be reached by others, and nothing here encrypts or asks who calls: say --insecure if that is wanted"
+                f"{self.host} can be reached by others, and nothing here encrypts or asks who calls: "
+                "name a file of API keys with --keys, or say --insecure if that is wanted"
             )
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]

@@ -44,8 +44,10 @@ def serve(environ: Mapping[str, str]) -> int:
     """
     started = time.monotonic()
     settings = load_settings(StackSettings, environ)
-    edge_door = _door(settings.edge.host, settings.edge.port, "--port", insecure=settings.edge.insecure)
-    node_door = _door(settings.server.host, settings.server.port, "--grpc-port", insecure=settings.edge.insecure)
+    # A listener that asks who calls may be reached by others.
+    is_open = settings.edge.insecure or settings.auth.is_on
+    edge_door = _door(settings.edge.host, settings.edge.port, "--port", insecure=is_open)
+    node_door = _door(settings.server.host, settings.server.port, "--grpc-port", insecure=is_open)
     metrics_door = _metrics_door(settings.server, insecure=settings.edge.insecure)
     if edge_door == replace(node_door, flag=edge_door.flag):
         raise SettingsError(f"--port and --grpc-port are both {edge_door.port}: choose two")
@@ -63,7 +65,7 @@ def serve(environ: Mapping[str, str]) -> int:
         services = [
             node_service(settings.server, directory, [node_door, *metrics_door], child_env, str(core_socket(directory))),
             facade_service(directory, child_env, edge_door.url()),
-            edge_service(EdgeProcessSettings(edge, settings.limits, settings.drain), directory, edge_door, environ),
+            edge_service(EdgeProcessSettings(edge, settings.limits, settings.drain, settings.auth), directory, edge_door, environ),
         ]
 
         async def on_ready() -> None:
@@ -87,7 +89,7 @@ def edge(environ: Mapping[str, str], *, print_only: bool) -> int:
             edge_service(settings, directory, _as_given(settings.edge), environ, waits_for_streams=True)
             sys.stdout.write(edge_config(settings, str(admin_socket(directory))))
             return 0
-        door = _door(settings.edge.host, settings.edge.port, "--port", insecure=settings.edge.insecure)
+        door = _door(settings.edge.host, settings.edge.port, "--port", insecure=settings.edge.insecure or settings.auth.is_on)
         settings = replace(settings, edge=replace(settings.edge, host=door.host, port=door.port))
         service = edge_service(settings, directory, door, environ, waits_for_streams=True)
         return _supervise(
@@ -105,7 +107,7 @@ def node(environ: Mapping[str, str], *, insecure: bool | None) -> int:
         SettingsError, DoorError, EnvoyConfigError: it cannot start; one line.
     """
     settings = load_settings(NodeSettings, environ)
-    door = _door(settings.server.host, settings.server.port, "--port", insecure=bool(insecure))
+    door = _door(settings.server.host, settings.server.port, "--port", insecure=bool(insecure) or settings.auth.is_on)
     metrics_door = _metrics_door(settings.server, insecure=bool(insecure))
     environ = {**environ, **_metrics_environ(metrics_door)}
     chosen = chosen_transport(settings.server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from core_grpc.settings import DrainSettings, LimitsSettings, ServerSettings, UsageSettings, bounded, one_of
+from core_grpc.settings import AuthSettings, DrainSettings, LimitsSettings, ServerSettings, UsageSettings, bounded, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class EdgeSettings:
     """The edge: the public listener that speaks gRPC, gRPC-Web and REST."""
 
     host: str = "127.0.0.1"
-    """The address of the public listener. Anything but a loopback address needs `insecure`."""
+    """The address of the public listener. Anything but a loopback address needs callers with an identity (`[auth]`), or `insecure`."""
     port: int = bounded(8080, 0, 65535)
     """The port of the public listener. 0 takes a free one."""
     core: str = "127.0.0.1:50051"
@@ -27,7 +27,8 @@ class EdgeSettings:
     """Origins of web pages that may call, besides pages from a loopback address, separated by commas: `https://app.example`."""
     management: bool = False
     """Let callers load and unload models, register shared memory, and read and change trace and log settings through the edge. What
-    the node's own settings allow is always allowed on the node's own listener."""
+    the node's own settings allow is always allowed on the node's own listener. Where callers have rights, `management` is one of them, and
+    this setting says nothing."""
     concurrency: int = bounded(1, 1, 256)
     """Worker threads of the edge's Envoy."""
     max_connections: int = bounded(2000, 1, 1_000_000)
@@ -52,6 +53,7 @@ class EdgeProcessSettings:
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     limits: LimitsSettings = field(default_factory=LimitsSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,14 @@ class StackSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: LimitsSettings = field(default_factory=LimitsSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class KeysSettings:
+    """What ``tensorgate keys`` reads."""
+
+    auth: AuthSettings = field(default_factory=AuthSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from core_grpc.errors import STATUS, GatewayError, QueueFull, StatusCode
-from core_grpc.observability.caller import CALLER, caller_of
 from core_grpc.observability.rpc_counts import RpcCounts
+from core_grpc.rpc.admission import Admission
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.methods import RpcMethod, StreamHandler, UnaryHandler
 
 _LONGEST_RETRY_S = 60.0
+_EVERYBODY = Admission(is_metered=False, is_required=False, keys=None)
 
 log = logging.getLogger(__name__)
 
@@ -62,23 +63,23 @@ def _retry_hint(retry_after_s: float | None) -> tuple[tuple[str, str], ...]:
     return (("retry-after", str(max(1, math.ceil(capped)))), ("grpc-retry-pushback-ms", str(max(1, math.ceil(capped * 1000)))))
 
 
-def guarded(method: RpcMethod, counts: RpcCounts | None = None, *, is_metered: bool = False) -> RpcMethod:
-    """The method with its handler's exceptions turned into ``RpcFailure``, its calls counted, and their caller known to what they run where
-    usage is metered.
+def guarded(method: RpcMethod, counts: RpcCounts | None = None, admission: Admission | None = None) -> RpcMethod:
+    """The method with its handler's exceptions turned into ``RpcFailure``, its calls counted, and their callers admitted, and so known to
+    what they run.
 
     The text of an exception that is not ours is for the log; the caller gets "internal error" and the request's id.
     """
     counted = (counts or RpcCounts()).of(method.path)
+    admission = admission or _EVERYBODY
     if method.streams_responses:
-        return replace(method, handler=_guarded_stream(method.path, cast("StreamHandler", method.handler), counted, is_metered))
-    return replace(method, handler=_guarded_unary(method.path, cast("UnaryHandler", method.handler), counted, is_metered))
+        return replace(method, handler=_guarded_stream(method.path, cast("StreamHandler", method.handler), counted, admission))
+    return replace(method, handler=_guarded_unary(method.path, cast("UnaryHandler", method.handler), counted, admission))
 
 
-def _guarded_unary(path: str, handler: UnaryHandler, counted: list[int], is_metered: bool) -> UnaryHandler:
+def _guarded_unary(path: str, handler: UnaryHandler, counted: list[int], admission: Admission) -> UnaryHandler:
     async def call(request: Any, context: RpcContext) -> Any:
-        if is_metered and context.from_edge:
-            CALLER.set(caller_of(context.metadata))
         try:
+            admission.admit(path, context)
             response = await handler(request, context)
         except Exception as error:
             failure = failure_of(path, error, context)
@@ -93,11 +94,10 @@ def _guarded_unary(path: str, handler: UnaryHandler, counted: list[int], is_mete
     return call
 
 
-def _guarded_stream(path: str, handler: StreamHandler, counted: list[int], is_metered: bool) -> StreamHandler:
+def _guarded_stream(path: str, handler: StreamHandler, counted: list[int], admission: Admission) -> StreamHandler:
     async def call(request: Any, context: RpcContext) -> AsyncGenerator[Any, None]:
-        if is_metered and context.from_edge:
-            CALLER.set(caller_of(context.metadata))
         try:
+            admission.admit(path, context)
             async with aclosing(handler(request, context)) as responses:
                 async for response in responses:
                     yield response

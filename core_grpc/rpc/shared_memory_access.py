@@ -2,10 +2,12 @@
 
 Not those that come through an edge without its setting ``management``: who may not register regions may not read and write, by guessing
 their names, those that others registered. The edge says that it has the setting by a header which no caller of it can send.
+Where callers have rights, `management` is one of them, on every listener.
 """
 
 from __future__ import annotations
 
+from core_grpc.access import RIGHTS
 from core_grpc.rpc.context import RpcContext
 from core_grpc.shared_memory.regions import SharedMemory
 
@@ -15,6 +17,6 @@ _NOT_AT_EDGE = SharedMemory(is_allowed=False, refusal="ask the node's own listen
 
 def memory_for(memory: SharedMemory, context: RpcContext) -> SharedMemory:
     """Shared memory as a call may use it."""
-    if memory.is_allowed and context.from_edge and _MANAGEMENT not in context.metadata:
+    if memory.is_allowed and (not RIGHTS.get().management or (context.from_edge and _MANAGEMENT not in context.metadata)):
         return _NOT_AT_EDGE
     return memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
+from core_grpc.access import check_model
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, NotFound, quoted
 from core_grpc.rpc.context import RpcContext
@@ -46,6 +47,7 @@ class TensorgateServicer:
     async def GetModel(self, request: pb.GetModelRequest, _context: RpcContext) -> pb.GetModelResponse:
         """One model version, whatever its state; where none is named, the newest that is ready, else the newest, and the default model."""
         name = request.model or self._data_plane.default_model()
+        check_model(name)
         entries = [entry for entry in self._data_plane.models() if entry.name == name]
         if request.version:
             entries = [entry for entry in entries if entry.version == request.version]

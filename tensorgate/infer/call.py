@@ -23,6 +23,13 @@ class Call:
     grpc_address: str
     """Of the node's own listener."""
     timeout_s: float
+    key: str = ""
+    """The API key; empty for none."""
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """Headers, or metadata, that show the key."""
+        return {"x-api-key": self.key} if self.key else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ def native(call: Call) -> Answer:
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES)]
     with grpc.insecure_channel(call.grpc_address, options=options) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        metadata = tuple(call.credentials.items())
         try:
-            model = stub.GetModel(inference_pb2.GetModelRequest(model=call.model), timeout=call.timeout_s).model
-            response = stub.Predict(_request(call, _image_input(model)), timeout=call.timeout_s)
+            model = stub.GetModel(inference_pb2.GetModelRequest(model=call.model), timeout=call.timeout_s, metadata=metadata).model
+            response = stub.Predict(_request(call, _image_input(model)), timeout=call.timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             raise InferError(_reason(call, error)) from error
     return _answer(response)

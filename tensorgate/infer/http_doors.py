@@ -65,8 +65,9 @@ def post(call: Call, path: str, **body: Any) -> httpx.Response:
 
 
 def _request(call: Call, method: str, path: str, **body: Any) -> httpx.Response:
+    headers = {**call.credentials, **body.pop("headers", {})}
     try:
-        answer = httpx.request(method, call.url.rstrip("/") + path, timeout=call.timeout_s, **body)
+        answer = httpx.request(method, call.url.rstrip("/") + path, timeout=call.timeout_s, headers=headers, **body)
     except httpx.ConnectError as error:
         raise InferError(f"nothing answers at {call.url}: start it with `tensorgate serve`, or name another with --url") from error
     except httpx.TimeoutException as error:
