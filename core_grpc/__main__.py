@@ -31,16 +31,23 @@ async def serve(settings: NodeSettings) -> None:
     if settings.server.unix_socket:
         server.listen(f"unix:{settings.server.unix_socket}")
     draining = asyncio.Event()
+    has_notice = True
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: sys.exit(1) if draining.is_set() else draining.set())
-    watch_control(draining.set, lambda: sys.exit(1))
+
+    def drain(with_notice: bool) -> None:
+        nonlocal has_notice
+        has_notice = with_notice
+        draining.set()
+
+    watch_control(drain, lambda: sys.exit(1))
     await server.start()
     log.info("listening on %s:%s", settings.server.host, port)
     node.start()
     await draining.wait()
     # grpc.aio counts its own calls: stop() below waits for the answers that are still on their way.
-    await node.drain(lambda: 0)
+    await node.drain(lambda: 0, with_notice=has_notice)
     await server.stop(1.0)
 
 

@@ -2,7 +2,7 @@
 
 Out: the sd_notify protocol (https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html), so a node also runs as a
 systemd service of ``Type=notify``. In: a pipe whose read end is named by ``TENSORGATE_CONTROL_FD``: the line ``drain`` asks for a
-drain, its end means that the parent is gone.
+drain, ``drain now`` for one without notice (nobody is left in front), its end means that the parent is gone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ def notify(*lines: str) -> None:
             return
 
 
-def watch_control(on_drain: Callable[[], None], on_parent_gone: Callable[[], None]) -> None:
-    """Calls back from the running event loop when the parent asks for a drain or is gone. Without a control pipe does nothing."""
+def watch_control(on_drain: Callable[[bool], None], on_parent_gone: Callable[[], None]) -> None:
+    """Calls back from the running event loop when the parent asks for a drain or is gone. Without a control pipe does nothing.
+
+    ``on_drain`` is told whether somebody in front has to notice.
+    """
     text = os.environ.get(CONTROL_FD, "")
     if not text:
         return
@@ -46,6 +49,6 @@ def watch_control(on_drain: Callable[[], None], on_parent_gone: Callable[[], Non
             loop.remove_reader(fd)
             on_parent_gone()
         elif b"drain" in data:
-            on_drain()
+            on_drain(b"now" not in data)
 
     loop.add_reader(fd, readable)

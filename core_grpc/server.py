@@ -121,11 +121,12 @@ class Node:
         """Begins to load the models, and to follow the repository where it is polled; health follows by itself."""
         self._loading = asyncio.create_task(self._load(), name="load models")
 
-    async def drain(self, active_calls: Callable[[], int]) -> None:
+    async def drain(self, active_calls: Callable[[], int], *, with_notice: bool = True) -> None:
         """Stops in the direction of flow.
 
         Args:
             active_calls: how many calls the transport has begun and not ended.
+            with_notice: whether to wait for whoever is in front to notice.
         """
         drain = self.settings.drain
         serving = self.lifecycle.state is ServerState.SERVING
@@ -133,7 +134,7 @@ class Node:
         notify("STOPPING=1", "STATUS=draining")
         if self._loading:
             self._loading.cancel()
-        if serving:
+        if serving and with_notice:
             await asyncio.sleep(drain.notice_s)
         self.data_plane.stop_accepting()
         ends = time.monotonic() + drain.grace_s

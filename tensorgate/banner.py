@@ -15,8 +15,8 @@ from tensorgate.small_http import request
 SAMPLE = Path(__file__).resolve().parent / "samples" / "coffee.jpg"
 
 
-async def banner(edge: Door, node: Door, metrics: Sequence[Door], took_s: float) -> str:
-    """The text, after asking the edge which models there are."""
+async def banner(edge: Door, nodes: Sequence[Sequence[Door]], took_s: float) -> str:
+    """The text, after asking the edge which models there are. Each node has its gRPC door and perhaps one of metrics."""
     models = await _models(edge)
     url = edge.url()
     lines = [
@@ -24,14 +24,23 @@ async def banner(edge: Door, node: Door, metrics: Sequence[Door], took_s: float)
         f"  demo page   {url}/",
         f"  docs        {url}/docs",
         f"  REST        {url}/v1/models and {url}/v2",
-        f"  gRPC        {node.url('').removeprefix('://')} (and, with gRPC-Web, {edge.url('').removeprefix('://')})",
-        *(f"  metrics     {door.url()}/metrics" for door in metrics),
+        *_node_lines(edge, nodes),
         *_model_lines(models),
         "Try it:",
         f"  {_try_it(models, url)}",
         "Ctrl-C finishes accepted work and stops; a second one stops at once.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _node_lines(edge: Door, nodes: Sequence[Sequence[Door]]) -> list[str]:
+    listeners = [doors[0].url("").removeprefix("://") for doors in nodes]
+    public = edge.url("").removeprefix("://")
+    if len(nodes) == 1:
+        grpc = [f"  gRPC        {listeners[0]} (and, with gRPC-Web, {public})"]
+    else:
+        grpc = [f"  gRPC        {public}, with gRPC-Web, before {len(nodes)} nodes", f"  nodes       {', '.join(listeners)}"]
+    return [*grpc, *(f"  metrics     {door.url()}/metrics" for _, *metrics in nodes for door in metrics)]
 
 
 async def _models(edge: Door) -> list[dict[str, Any]]:

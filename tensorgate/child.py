@@ -1,7 +1,7 @@
 """A child process of the supervisor: started so that it cannot outlive its parent, heard by a notify socket, told by a control pipe.
 
 The protocol is sd_notify outwards (``READY=1``, ``STATUS=…``, ``STOPPING=1``, ``X_DRAINED=1`` on the datagram socket ``NOTIFY_SOCKET``) and
-one pipe inwards (``TENSORGATE_CONTROL_FD``: the line ``drain``; its end means that the parent is gone).
+one pipe inwards (``TENSORGATE_CONTROL_FD``: the lines ``drain`` and ``drain now``; its end means that the parent is gone).
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ class Child:
         """The last of what it printed."""
         return self._tail.decode(errors="replace")
 
-    def ask_to_drain(self) -> None:
-        """Writes ``drain`` to its control pipe."""
+    def ask_to_drain(self, *, with_notice: bool) -> None:
+        """Writes ``drain`` to its control pipe, or ``drain now`` where nobody in front has to notice."""
         with suppress(OSError):
-            os.write(self._control, b"drain\n")
+            os.write(self._control, b"drain\n" if with_notice else b"drain now\n")
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal, if it still runs."""

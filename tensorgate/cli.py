@@ -59,6 +59,8 @@ def _run(args: argparse.Namespace) -> int:
     environ = _environment(args)
     if args.command == "keys":
         return keys.run(environ, _key_command(args))
+    if args.command == "nodes":
+        return _nodes(args)
     if args.command == "usage":
         return usage.run(environ, usage.Query(args.by, args.since, args.until, args.format, args.output))
     # Imported here: the others and --help need none of it.
@@ -90,6 +92,20 @@ def _environment(args: argparse.Namespace) -> dict[str, str]:
     return environ
 
 
+def _nodes(args: argparse.Namespace) -> int:
+    from tensorgate import nodes_file  # noqa: PLC0415
+
+    path = Path(args.file)
+    if args.action == "list":
+        nodes = nodes_file.list_nodes(path)
+    elif args.action == "add":
+        nodes = nodes_file.add_nodes(path, args.endpoints)
+    else:
+        nodes = nodes_file.remove_nodes(path, args.endpoints)
+    sys.stdout.write("".join(f"{node}\n" for node in nodes))
+    return 0
+
+
 def _infer(args: argparse.Namespace) -> int:
     from tensorgate.infer import command  # noqa: PLC0415
 
@@ -112,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_edge(commands.add_parser("edge", help="only the edge: the public Envoy in front of nodes and facade", allow_abbrev=False))
     _add_node(commands.add_parser("node", help="only a node: the models behind a gRPC listener", allow_abbrev=False))
     _add_facade(commands.add_parser("facade", help="only the facade: docs, demo page, /health, /predict", allow_abbrev=False))
+    _add_nodes(commands.add_parser("nodes", help="the file by which a running edge is told its nodes", allow_abbrev=False))
     _add_infer(commands.add_parser("infer", help="send a photograph to a model and show the best classes", allow_abbrev=False))
     _add_keys(commands.add_parser("keys", help="API keys: create, list, rotate, revoke", allow_abbrev=False))
     _add_usage(commands.add_parser("usage", help="what each caller used of each model", allow_abbrev=False))
@@ -127,6 +144,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", dest="TENSORGATE_EDGE_PORT", metavar="PORT", help="REST, gRPC-Web, gRPC, docs and demo (default 8080)")
     parser.add_argument("--grpc-port", dest="TENSORGATE_SERVER_PORT", metavar="PORT", help="the node's own gRPC (default 50051)")
+    parser.add_argument(
+        "--nodes", dest="TENSORGATE_SERVE_NODES", metavar="N", help="nodes behind the edge; the next ones take the next ports (default 1)"
+    )
     _add_metrics(parser)
     _add_transport(parser)
     _add_keys_file(parser, "--keys")
@@ -146,6 +166,12 @@ def _add_edge(parser: argparse.ArgumentParser) -> None:
         help=f"a node, {_ENDPOINT}; may be repeated (default 127.0.0.1:50051)",
     )
     parser.add_argument(
+        "--nodes-file",
+        dest="TENSORGATE_EDGE_NODES_FILE",
+        metavar="FILE",
+        help="says where the nodes are, instead of --core",
+    )
+    parser.add_argument(
         "--facade", dest="TENSORGATE_EDGE_FACADE", metavar="ENDPOINT", help=f"the facade, {_ENDPOINT} (default 127.0.0.1:8000)"
     )
     _add_keys_file(parser, "--keys")
@@ -154,6 +180,16 @@ def _add_edge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print", dest="print_only", action="store_true", help="print the Envoy configuration that would run, checked, and stop"
     )
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Adds nodes to the file that an edge was given with --nodes-file, or removes them; prints those that are in it."
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for action, text in (("list", "show the nodes"), ("add", "add nodes; makes the file"), ("remove", "remove nodes; their calls finish")):
+        command = actions.add_parser(action, help=text, allow_abbrev=False)
+        command.add_argument("file", metavar="FILE", help="the file, NAME.json")
+        if action != "list":
+            command.add_argument("endpoints", nargs="+", metavar="ENDPOINT", help="unix:/path or address:port")
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:

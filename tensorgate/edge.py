@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from core_grpc.settings import SettingsError
 from core_grpc.transports.envoy_host import ROOT, envoy_command, render_template, validate_config
+from tensorgate.clusters import cluster, core_cluster
 from tensorgate.settings import LOOPBACK_NAMES, EdgeProcessSettings, is_loopback, listed
 
 DESCRIPTORS = ROOT / "protos" / "descriptors.binpb"
@@ -33,6 +33,7 @@ _GRPC_CODES = {
     502: 14,
     503: 14,
     504: 4,
+    507: 14,
 }
 """HTTP statuses of Envoy's own answers to google.rpc.Code, the inverse of the canonical table."""
 
@@ -50,23 +51,19 @@ class LocalReply:
     """Text, or an Envoy format such as %LOCAL_REPLY_BODY%."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """Where requests go, as Envoy writes it."""
-
-    discovery: str
-    """``STATIC`` for addresses and Unix sockets, ``STRICT_DNS`` for host names."""
-    load_assignment: dict[str, Any]
-
-
 def edge_config(settings: EdgeProcessSettings, admin_socket: str, descriptors: Path = DESCRIPTORS) -> str:
     """The commented YAML that the edge runs.
 
     Raises:
-        SettingsError: an endpoint is not ``unix:/path`` or ``host:port``.
+        SettingsError: an endpoint is not ``unix:/path`` or ``host:port``, or management is allowed with several nodes.
     """
     edge, limits = settings.edge, settings.limits
     names = _hostnames(settings)
+    core = core_cluster(edge)
+    if core.is_spread and edge.management:
+        raise SettingsError(
+            "edge.management: wanted false with several nodes, got true: it would reach one of them; call each node's own listener"
+        )
     origins = [re.escape(origin) for origin in listed(edge.cors_origins)]
     loopback_origin = "https?://(localhost|127\\.0\\.0\\.1|\\[::1\\])(:[0-9]+)?"
     patterns = [re.escape(name).replace("\\*", "[^/:]+") for name in names if name not in LOOPBACK_NAMES]
@@ -84,7 +81,9 @@ def edge_config(settings: EdgeProcessSettings, admin_socket: str, descriptors: P
         "max_request_s": f"{limits.max_request_s:g}",
         "stream_idle_s": f"{edge.stream_idle_s:g}",
         "max_heap_bytes": _MAX_HEAP_BYTES,
-        "core": cluster("core", listed(edge.core)),
+        "core": core,
+        "clusters": ["core", "core_watches", "core_streams", *(["core_sequences", "core_sequence_streams"] if core.is_spread else [])],
+        "hedge_after_s": f"{edge.hedge_after_s:g}" if edge.hedge_after_s else "",
         "facade": cluster("facade", listed(edge.facade)),
         "identity": _identity(settings) if settings.auth.is_on else None,
     }
@@ -119,37 +118,12 @@ def local_replies(max_body_bytes: int, max_request_s: float) -> list[LocalReply]
         431: "the request's headers are larger than 32 KiB or more than 100",
         502: "the server behind the edge broke off; try again",
         503: "the server behind the edge does not answer; it may be starting, draining or overloaded: try again",
+        507: "the server behind the edge broke off, and the body is larger than what is kept to ask another one",
         504: f"the request took longer than its deadline or than limits.max_request_s, {max_request_s:g} s",
     }
     v2 = [LocalReply("v2", status, 0, text) for status, text in texts.items()]
     v2.append(LocalReply("v2", 0, 0, body))
     return v2 + [LocalReply("status", status, code, texts.get(status, body)) for status, code in _GRPC_CODES.items()]
-
-
-def cluster(name: str, endpoints: Iterable[str]) -> Cluster:
-    """The cluster of some ``unix:/path`` and ``host:port`` endpoints.
-
-    Raises:
-        SettingsError: none is given, one is neither, or host names and Unix sockets are mixed.
-    """
-    addresses = [_address(name, endpoint) for endpoint in endpoints]
-    if not addresses:
-        raise SettingsError(f"edge.{name}: wanted unix:/path or host:port, got nothing")
-    hosts = [address["socket_address"]["address"] for address in addresses if "socket_address" in address]
-    by_name = any(re.fullmatch(r"[0-9.]+|.*:.*", host) is None for host in hosts)
-    if by_name and len(hosts) != len(addresses):
-        raise SettingsError(f"edge.{name}: host names and Unix sockets cannot be mixed; write addresses instead of names")
-    endpoint_list = [{"endpoint": {"address": address}} for address in addresses]
-    return Cluster("STRICT_DNS" if by_name else "STATIC", {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoint_list}]})
-
-
-def _address(name: str, endpoint: str) -> dict[str, Any]:
-    if endpoint.startswith("unix:/"):
-        return {"pipe": {"path": endpoint.removeprefix("unix:")}}
-    host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise SettingsError(f"edge.{name}: wanted unix:/path or host:port, got {endpoint!r}")
-    return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
 
 
 def _identity(settings: EdgeProcessSettings) -> dict[str, Any]:

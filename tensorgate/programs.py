@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, combinations
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,14 +25,17 @@ from tensorgate.stack import (
     edge_service,
     facade_service,
     facade_socket,
+    node_names,
     node_service,
+    nodes_socket,
     run_directory,
     wait_for_core,
 )
-from tensorgate.supervisor import Service, Supervisor
+from tensorgate.supervisor import Service, Supervisor, drain_at_once, drain_when_asked
 
 _CORE_WAIT_S = 3.0
 """How long a start waits for the edge to see the node; longer only when no model answers."""
+_LAST_PORT = 65535
 _MARGIN_S = 5.0
 """Beyond the children's own grace, so that they end by themselves."""
 
@@ -44,36 +48,87 @@ def serve(environ: Mapping[str, str]) -> int:
     """
     started = time.monotonic()
     settings = load_settings(StackSettings, environ)
-    # A listener that asks who calls may be reached by others.
-    is_open = settings.edge.insecure or settings.auth.is_on
-    edge_door = _door(settings.edge.host, settings.edge.port, "--port", insecure=is_open)
-    node_door = _door(settings.server.host, settings.server.port, "--grpc-port", insecure=is_open)
-    metrics_door = _metrics_door(settings.server, insecure=settings.edge.insecure)
-    if edge_door == replace(node_door, flag=edge_door.flag):
-        raise SettingsError(f"--port and --grpc-port are both {edge_door.port}: choose two")
+    names = node_names(settings.serve.nodes)
+    edge_door = _door(settings.edge.host, settings.edge.port, "--port", insecure=_asks_or_is_open(settings))
+    doors = [_node_doors(settings, number) for number in range(len(names))]
+    for one, other in combinations([edge_door, *chain.from_iterable(doors)], 2):
+        if one == replace(other, flag=one.flag):
+            hint = " (each node takes the next ports)" if len(names) > 1 else ""
+            raise SettingsError(f"{one.flag} and {other.flag} are both {one.port}{hint}: choose two")
     with run_directory() as directory:
-        # The edge in front is stopped first: nobody is left who would have to notice that the node goes away.
-        child_env = {**environ, **_metrics_environ(metrics_door), "TENSORGATE_DRAIN_NOTICE_S": "0"}
-        edge = replace(
-            settings.edge,
-            host=edge_door.host,
-            port=edge_door.port,
-            core=f"unix:{core_socket(directory)}",
-            facade=f"unix:{facade_socket(directory)}",
-        )
+        edge = _joined_edge(settings, directory, edge_door, names)
+        child_env = {**environ, **_share_of_machine(settings, len(names))}
         _say_transport(settings.server.transport, chosen_transport(settings.server))
+        # The edge in front is stopped first: nobody is left who would have to notice that a node goes away. One alone makes way for nobody.
+        step_aside = drain_when_asked if len(names) > 1 else None
+        nodes = [
+            node_service(
+                settings.server,
+                directory,
+                own,
+                child_env,
+                str(core_socket(directory, name)),
+                name=name,
+                drain=drain_at_once,
+                step_aside=step_aside,
+            )
+            for name, own in zip(names, doors, strict=True)
+        ]
+        core = Path(edge.private_socket) if edge.private_socket else core_socket(directory)
         services = [
-            node_service(settings.server, directory, [node_door, *metrics_door], child_env, str(core_socket(directory))),
-            facade_service(directory, child_env, edge_door.url()),
+            *nodes,
+            facade_service(directory, child_env, edge_door.url(), core),
             edge_service(EdgeProcessSettings(edge, settings.limits, settings.drain, settings.auth), directory, edge_door, environ),
         ]
 
         async def on_ready() -> None:
             await wait_for_core(directory, _CORE_WAIT_S)
-            sys.stdout.write(await banner(edge_door, node_door, metrics_door, time.monotonic() - started))
+            sys.stdout.write(await banner(edge_door, doors, time.monotonic() - started))
             sys.stdout.flush()
 
-        return _supervise(services, directory, settings.drain.grace_s, on_ready)
+        return _supervise(services, directory, settings.drain.notice_s + settings.drain.grace_s, on_ready)
+
+
+def _node_doors(settings: StackSettings, number: int) -> list[Door]:
+    """The listeners of a node, counted from 0: gRPC and, where it has one, metrics. A port of 0 is any free one for each."""
+    server = settings.server
+
+    def after(port: int) -> int:
+        if port + number > _LAST_PORT:
+            raise SettingsError(f"serve.nodes: there is no port for node {number + 1}: {port} is the first node's")
+        return port + number if port else 0
+
+    moved = replace(server, port=after(server.port), metrics_port=after(server.metrics_port))
+    metrics_doors = _metrics_door(moved, insecure=settings.edge.insecure)
+    return [_door(moved.host, moved.port, "--grpc-port", insecure=_asks_or_is_open(settings)), *metrics_doors]
+
+
+def _asks_or_is_open(settings: StackSettings) -> bool:
+    """Whether gRPC's listeners may be reached by others: they ask who calls, or nobody needs to."""
+    return settings.edge.insecure or settings.auth.is_on
+
+
+def _joined_edge(settings: StackSettings, directory: Path, door: Door, names: Sequence[str]) -> EdgeSettings:
+    """The edge's settings with its address and those of the services behind it."""
+    return replace(
+        settings.edge,
+        host=door.host,
+        port=door.port,
+        core=",".join(f"unix:{core_socket(directory, name)}" for name in names),
+        nodes_file="",
+        facade=f"unix:{facade_socket(directory)}",
+        private_socket=str(nodes_socket(directory)) if len(names) > 1 else "",
+    )
+
+
+def _share_of_machine(settings: StackSettings, nodes: int) -> dict[str, str]:
+    """What each of several nodes is told: its part of the cores, where the setting leaves that open."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if nodes > cores:
+        _report(f"{nodes} nodes share {cores} cores: more nodes than cores help only models that wait for something else")
+    if nodes == 1 or settings.models.cpu_slots or settings.models.intra_op_threads:
+        return {}
+    return {"TENSORGATE_MODELS_CPU_SLOTS": str(max(cores // nodes, 1))}
 
 
 def edge(environ: Mapping[str, str], *, print_only: bool) -> int:
@@ -109,11 +164,12 @@ def node(environ: Mapping[str, str], *, insecure: bool | None) -> int:
     settings = load_settings(NodeSettings, environ)
     door = _door(settings.server.host, settings.server.port, "--port", insecure=bool(insecure) or settings.auth.is_on)
     metrics_door = _metrics_door(settings.server, insecure=bool(insecure))
-    environ = {**environ, **_metrics_environ(metrics_door)}
     chosen = chosen_transport(settings.server)
     _say_transport(settings.server.transport, chosen)
     if chosen[0] == "grpcio":
-        _become([sys.executable, "-m", "core_grpc"], {**environ, "TENSORGATE_SERVER_PORT": str(door.port)})
+        _become(
+            [sys.executable, "-m", "core_grpc"], {**environ, **_metrics_environ(metrics_door), "TENSORGATE_SERVER_PORT": str(door.port)}
+        )
     with run_directory() as directory:
         service = node_service(settings.server, directory, [door, *metrics_door], environ, settings.server.unix_socket)
         # It also waits for an edge to notice that it goes away.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from core_grpc.settings import AuthSettings, DrainSettings, LimitsSettings, ServerSettings, UsageSettings, bounded, one_of
+from core_grpc.settings import AuthSettings, DrainSettings, LimitsSettings, ModelsSettings, ServerSettings, UsageSettings, bounded, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,21 @@ class EdgeSettings:
     """The port of the public listener. 0 takes a free one."""
     core: str = "127.0.0.1:50051"
     """Where the nodes are: `unix:/path` or `host:port`, several separated by commas."""
+    nodes_file: str = ""
+    """A file that says where the nodes are, instead of `core`: `tensorgate nodes` makes it, and a change of it takes no restart."""
+    private_socket: str = ""
+    """Path of a Unix socket on which the edge takes gRPC for the nodes and asks nobody who they are: the facade's way to all nodes."""
+    max_retries: int = bounded(2, 0, 10)
+    """With several nodes: how often a unary inference outside a sequence is tried again on another node, when one refuses it, breaks off
+    or says UNAVAILABLE."""
+    retry_budget_percent: int = bounded(100, 1, 100)
+    """With several nodes: how many retries may run at once, as a part of the requests in flight (and always 64). When one of two nodes
+    dies, half of the requests need one."""
+    retry_body_bytes: int = bounded(8 << 20, 0, (1 << 31) - 1)
+    """With several nodes: the largest body that is kept until the answer begins, to try again with. Larger ones are tried once."""
+    hedge_after_s: float = bounded(0.0, 0, 86400)
+    """With several nodes: ask a second node when the first has not begun to answer a unary inference for so long, in seconds; the first
+    answer is taken. 0: never. Both nodes do the work."""
     facade: str = "127.0.0.1:8000"
     """Where the facade is: `unix:/path` or `host:port`."""
     hostnames: str = ""
@@ -57,10 +72,21 @@ class EdgeProcessSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """What ``tensorgate serve`` starts."""
+
+    nodes: int = bounded(1, 1, 64)
+    """Nodes on this machine. Each loads every model, has queues and a cache of its own, and takes the next ports after those of the first:
+    gRPC and metrics."""
+
+
+@dataclass(frozen=True, slots=True)
 class StackSettings:
     """What ``tensorgate serve`` reads for itself; the children read theirs from the same environment."""
 
+    serve: ServeSettings = field(default_factory=ServeSettings)
     edge: EdgeSettings = field(default_factory=EdgeSettings)
+    models: ModelsSettings = field(default_factory=ModelsSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: LimitsSettings = field(default_factory=LimitsSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)

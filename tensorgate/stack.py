@@ -23,7 +23,7 @@ from tensorgate.edge import admin_socket, edge_command
 from tensorgate.ports import Door
 from tensorgate.settings import EdgeProcessSettings
 from tensorgate.small_http import request, wait_for_ok
-from tensorgate.supervisor import Service, drain_by_signal
+from tensorgate.supervisor import Drain, Service, drain_by_signal, drain_when_asked
 
 _SOCKET_PATH_BYTES = 100
 """A Unix socket's path may have 107 bytes on Linux and 103 on macOS."""
@@ -64,9 +64,19 @@ def remove_stale_directories(parent: Path) -> None:
                 shutil.rmtree(lock_file.parent, ignore_errors=True)
 
 
-def core_socket(directory: Path) -> Path:
-    """The node's private Unix socket."""
-    return directory / "core.sock"
+def core_socket(directory: Path, name: str = "node") -> Path:
+    """A node's private Unix socket."""
+    return directory / ("core.sock" if name == "node" else f"{name}.sock")
+
+
+def nodes_socket(directory: Path) -> Path:
+    """The edge's private Unix socket, behind which are all nodes."""
+    return directory / "nodes.sock"
+
+
+def node_names(count: int) -> list[str]:
+    """``node`` for one, else numbered from 1."""
+    return ["node"] if count == 1 else [f"node-{number}" for number in range(1, count + 1)]
 
 
 def facade_socket(directory: Path) -> Path:
@@ -82,8 +92,21 @@ def chosen_transport(server: ServerSettings) -> tuple[str, str]:
     return ("grpcio", why) if why else ("envoy", "")
 
 
-def node_service(server: ServerSettings, directory: Path, doors: Sequence[Door], environ: Mapping[str, str], unix_socket: str) -> Service:
-    """The node behind the first of ``doors`` and, unless empty, a private Unix socket; the other doors it opens by itself.
+def node_service(
+    server: ServerSettings,
+    directory: Path,
+    doors: Sequence[Door],
+    environ: Mapping[str, str],
+    unix_socket: str,
+    *,
+    name: str = "node",
+    drain: Drain = drain_when_asked,
+    step_aside: Drain | None = None,
+) -> Service:
+    """The node behind the first of ``doors`` and, unless empty, a private Unix socket; the second door, of metrics, it opens by itself.
+
+    Args:
+        drain, step_aside: as ``Service`` has them.
 
     Raises:
         EnvoyConfigError: the transport is envoy and something for it is missing.
@@ -91,23 +114,27 @@ def node_service(server: ServerSettings, directory: Path, doors: Sequence[Door],
     door = doors[0]
     listens = {"HOST": door.host, "PORT": str(door.port), "UNIX_SOCKET": unix_socket}
     env = {**environ, **{f"TENSORGATE_SERVER_{name}": value for name, value in listens.items()}}
+    if len(doors) > 1:
+        env["TENSORGATE_SERVER_METRICS_PORT"] = str(doors[1].port)
     if chosen_transport(server)[0] == "grpcio":
-        return Service("node", Command([sys.executable, "-m", "core_grpc"], env), doors=doors)
-    config = directory / "node.yaml"
-    listener = NodeListener(door.host, door.port, str(directory / "node-admin.sock"), unix_socket)
-    config.write_text(node_config(listener), encoding="utf-8")
-    argv = envoy_command(config, concurrency=_NODE_CONCURRENCY, log_level=server.log_level)
-    return Service("node", Command(argv, node_environment(env)), doors=doors)
+        command = Command([sys.executable, "-m", "core_grpc"], env)
+    else:
+        config = directory / f"{name}.yaml"
+        listener = NodeListener(door.host, door.port, str(directory / f"{name}-admin.sock"), unix_socket)
+        config.write_text(node_config(listener), encoding="utf-8")
+        argv = envoy_command(config, concurrency=_NODE_CONCURRENCY, log_level=server.log_level)
+        command = Command(argv, node_environment(env))
+    return Service(name, command, drain=drain, step_aside=step_aside, doors=doors)
 
 
-def facade_service(directory: Path, environ: Mapping[str, str], public_url: str) -> Service:
-    """The facade, joined by Unix sockets to the edge before it and the node behind it."""
+def facade_service(directory: Path, environ: Mapping[str, str], public_url: str, core: Path) -> Service:
+    """The facade, joined by Unix sockets to the edge before it and to ``core``: the node, or the edge's way to all nodes."""
     socket = facade_socket(directory)
     env = {
         "TENSORGATE_FACADE_PUBLIC_URL": public_url,
         **environ,
         "TENSORGATE_FACADE_UNIX_SOCKET": str(socket),
-        "TENSORGATE_FACADE_CORE_ADDRESS": f"unix:{core_socket(directory)}",
+        "TENSORGATE_FACADE_CORE_ADDRESS": f"unix:{core}",
     }
 
     async def wait_ready(_: Child) -> None:
@@ -155,7 +182,7 @@ async def wait_for_core(directory: Path, timeout_s: float) -> bool:
 async def _drain_envoy(admin: Path, not_awaited: Sequence[str]) -> None:
     """Answers now end their connections, no new ones are taken, and what is in flight finishes, save for the calls of some clusters."""
     await request(admin, "POST", "/healthcheck/fail")
-    await request(admin, "POST", "/drain_listeners")
+    await request(admin, "POST", "/drain_listeners?inboundonly")
     while True:
         others = [await _active_requests(admin, f"cluster.{name}.upstream") for name in not_awaited]
         if await _active_requests(admin, "http.edge.downstream") <= sum(others):

@@ -2,6 +2,7 @@
 
 A service that exits before it was ever ready ends everything: it would not start the next time either. One that crashes later is started
 again after a pause that doubles, while the others stay up. The first SIGINT or SIGTERM drains, last started first; a second one kills.
+SIGUSR2 restarts the services that can make way for a successor, one after the other.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 from tensorgate.child import Child, Command
 from tensorgate.ports import Door
 
 _FORCED_EXIT_CODE = 130
+
+
+Drain: TypeAlias = Callable[[Child], Awaitable[None]]
+"""Makes a child finish its work, and returns when that is done."""
 
 
 class StartError(Exception):
@@ -30,8 +35,14 @@ async def ready_when_said(child: Child) -> None:
 
 
 async def drain_when_asked(child: Child) -> None:
-    """Asks by the control pipe and returns when the child says that its work is done."""
-    child.ask_to_drain()
+    """Asks by the control pipe and returns when the child says that its work is done. Whoever is in front gets time to notice."""
+    child.ask_to_drain(with_notice=True)
+    await child.said_drained.wait()
+
+
+async def drain_at_once(child: Child) -> None:
+    """As ``drain_when_asked``, where nobody is left in front."""
+    child.ask_to_drain(with_notice=False)
     await child.said_drained.wait()
 
 
@@ -48,8 +59,10 @@ class Service:
     name: str
     command: Command
     wait_ready: Callable[[Child], Awaitable[None]] = ready_when_said
-    drain: Callable[[Child], Awaitable[None]] = drain_when_asked
+    drain: Drain = drain_when_asked
     """Returns when accepted work is done. SIGTERM follows if the child still runs."""
+    step_aside: Drain | None = None
+    """As ``drain``, while others go on: before a restart that was asked for. None: it is never restarted on request."""
     doors: Sequence[Door] = ()
     """What it listens on, to explain a failed start."""
 
@@ -91,6 +104,11 @@ class Supervisor:
         self._ready: dict[str, asyncio.Event] = {}
         self._stop = asyncio.Event()
         self._is_forced = False
+        self._rolling: asyncio.Task[None] | None = None
+        self._awaited: dict[str, asyncio.Event] = {}
+        """Services that were told to make way, set when their successor is ready."""
+        self._leaving: set[str] = set()
+        """Services whose next exit is no crash."""
 
     def child(self, name: str) -> Child | None:
         """The running child of a service."""
@@ -105,6 +123,12 @@ class Supervisor:
         for child in self._children.values():
             child.send(signal.SIGKILL)
 
+    def restart(self) -> None:
+        """Begins to restart, one after the other, the services that can step aside; nothing while that goes on or before all are ready."""
+        is_busy = self._rolling is not None and not self._rolling.done()
+        if not is_busy and not self._stop.is_set() and self._ready and all(event.is_set() for event in self._ready.values()):
+            self._rolling = asyncio.create_task(self._roll())
+
     async def run(self, on_ready: Callable[[], Awaitable[None]]) -> int:
         """Runs everything; ``on_ready`` is called once, when every service is ready. Gives the exit code. Leaves no process behind."""
         loop = asyncio.get_running_loop()
@@ -113,6 +137,7 @@ class Supervisor:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             # A closed terminal. Under nohup it is ignored, and stays so.
             loop.add_signal_handler(signal.SIGHUP, self.stop)
+        loop.add_signal_handler(signal.SIGUSR2, self.restart)
         self._ready = {service.name: asyncio.Event() for service in self._services}
         keepers = [asyncio.create_task(self._keep(service)) for service in self._services]
         steps = [asyncio.create_task(self._announce(on_ready)), asyncio.create_task(self._stop.wait())]
@@ -152,9 +177,26 @@ class Supervisor:
                 waiting.cancel()
             if not self._ready[service.name].is_set():
                 raise StartError(_why(service, child))
+            if service.name in self._leaving:
+                self._leaving.discard(service.name)
+                continue
             pause_s = self._backoff.after(pause_s, loop.time() - started)
             self._report(f"{service.name} {_ending(child)}; it is started again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
+
+    async def _roll(self) -> None:
+        for service in self._services:
+            if service.step_aside is None:
+                continue
+            back = self._awaited[service.name] = asyncio.Event()
+            child = self._children[service.name]
+            self._leaving.add(service.name)
+            self._report(f"{service.name} makes way for its successor")
+            await self._drain(service, child, asyncio.get_running_loop().time() + self._grace_s, service.step_aside)
+            await _end(child)
+            # The next one goes only when this one serves again, however often it has to be started.
+            await back.wait()
+        self._report("all are restarted")
 
     async def _start(self, service: Service) -> Child:
         try:
@@ -170,9 +212,12 @@ class Supervisor:
         if self._ready[service.name].is_set():
             self._report(f"{service.name} is back")
         self._ready[service.name].set()
+        if back := self._awaited.pop(service.name, None):
+            back.set()
 
     async def _wind_up(self, tasks: Sequence[asyncio.Task[object] | asyncio.Task[None]]) -> None:
         self._stop.set()
+        tasks = [*tasks, *([self._rolling] if self._rolling else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -181,15 +226,15 @@ class Supervisor:
         # First all drain, then all end: answers of the last one to drain still pass through the first.
         for service, child in running:
             if child.exit_code is None and self._ready[service.name].is_set():
-                await self._drain(service, child, deadline)
+                await self._drain(service, child, deadline, service.drain)
         for _, child in running:
             await _end(child)
         await asyncio.gather(*(child.exited.wait() for child in self._children.values()))
 
-    async def _drain(self, service: Service, child: Child, deadline: float) -> None:
+    async def _drain(self, service: Service, child: Child, deadline: float, how: Drain) -> None:
         """Waits until its accepted work is done, it has exited, or the time is up."""
         ended = asyncio.create_task(child.exited.wait())
-        drained = asyncio.ensure_future(service.drain(child))
+        drained = asyncio.ensure_future(how(child))
         left_s = deadline - asyncio.get_running_loop().time()
         done, _ = await asyncio.wait({ended, drained}, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
         for step in (ended, drained):

@@ -17,6 +17,7 @@ from core_grpc.rpc.interceptors import failure_of
 from core_grpc.rpc.off_loop import INLINE_JSON_BYTES, off_loop
 from core_grpc.rpc.rest_answers import RestBody
 from core_grpc.rpc.rest_generate import decode_generate_body, encode_generate_response, error_event, event
+from core_grpc.rpc.sequence_pinning import refuse_spread_sequence
 from core_grpc.settings import LimitsSettings
 from core_grpc.types import InferRequest, InferResponse
 from protos.tensorgate.rest.v1 import rest_pb2 as pb
@@ -36,6 +37,7 @@ class GenerateServicer:
     async def Generate(self, request: pb.RestBodyRequest, context: RpcContext) -> HttpBody:
         """One JSON object in, one out; of a decoupled model, the one answer that it must give."""
         decoded = await self._decoded(request, context)
+        refuse_spread_sequence(decoded, context)
         if not self._data_plane.is_decoupled(request.model, request.version):
             return http_body(await self._encoded(await self._data_plane.infer(decoded)))
         last: InferResponse | None = None

@@ -9,6 +9,7 @@ from core_grpc.errors import NotFound
 from core_grpc.rpc.codec import decode_infer_request, encode_infer_response
 from core_grpc.rpc.context import RpcContext
 from core_grpc.rpc.model_stream import model_stream
+from core_grpc.rpc.sequence_pinning import refuse_spread_sequence
 from core_grpc.rpc.shared_memory_access import memory_for
 from core_grpc.settings import LimitsSettings
 from core_grpc.shared_memory.regions import SharedMemory, release_places
@@ -58,6 +59,7 @@ class InferenceServicer:
     async def ModelInfer(self, request: pb.ModelInferRequest, context: RpcContext) -> pb.ModelInferResponse:
         """One inference."""
         decoded = decode_infer_request(request, context.deadline, self._limits.max_tensor_dimensions, memory_for(self._memory, context))
+        refuse_spread_sequence(decoded, context)
         if not decoded.outputs:
             return encode_infer_response(await self._data_plane.infer(decoded))
         try:

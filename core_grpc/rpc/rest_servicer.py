@@ -27,6 +27,7 @@ from core_grpc.rpc.rest_codec import decode_infer_body
 from core_grpc.rpc.rest_encoding import OFFERED, answer_encoding, request_encoding
 from core_grpc.rpc.rest_predict import PredictCall, decode_predict_body, encode_predict_response
 from core_grpc.rpc.rest_upload import decode_upload, query_options, takes_uploads
+from core_grpc.rpc.sequence_pinning import refuse_spread_sequence
 from core_grpc.rpc.shared_memory_access import memory_for
 from core_grpc.settings import NodeSettings
 from core_grpc.shared_memory.regions import SharedMemory, release_places
@@ -95,6 +96,7 @@ class RestServicer:
             return decode_infer_body(spec, body, context.metadata.get(LENGTH_HEADER), self._limits, context.deadline, memory=memory)
 
         decoded = await self._off_loop(_parsed_bytes(spec, body, context), decode)
+        refuse_spread_sequence(decoded, context)
         try:
             response = await self._data_plane.infer(decoded)
             in_json = response.outputs.keys() - binary_outputs(response, decoded)
@@ -117,6 +119,7 @@ class RestServicer:
             return decode_predict_body(spec, body, self._limits, context.deadline)
 
         call = await self._off_loop(len(body), decode)
+        refuse_spread_sequence(call.request, context)
         response = await self._data_plane.infer(call.request)
         size_bytes = _output_bytes(response, response.outputs)
         encoded = await self._off_loop(size_bytes, lambda: encode_predict_response(spec, response, call))

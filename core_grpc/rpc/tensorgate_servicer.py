@@ -8,6 +8,7 @@ from core_grpc.access import check_model
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import InvalidArgument, NotFound, quoted
 from core_grpc.rpc.context import RpcContext
+from core_grpc.rpc.sequence_pinning import refuse_spread_sequence
 from core_grpc.rpc.tensorgate_codec import decode_predict_request, encode_model, encode_predict_response
 from core_grpc.rpc.tensorgate_streams import TensorgateStreams
 from core_grpc.settings import LimitsSettings
@@ -26,6 +27,7 @@ class TensorgateServicer:
     async def Predict(self, request: pb.PredictRequest, context: RpcContext) -> pb.PredictResponse:
         """One inference."""
         decoded, spec = await self._decoded(request, context)
+        refuse_spread_sequence(decoded, context)
         return encode_predict_response(await self._data_plane.infer(decoded), request, spec)
 
     async def PredictMany(self, requests: AsyncIterator[pb.PredictManyRequest], context: RpcContext) -> pb.PredictManyResponse:

@@ -61,9 +61,9 @@ class NodeApp:
         limits = settings.limits
         self._calls = calls = GrpcAsgiApp(node.methods, limits.max_message_bytes, limits.max_request_s, node.processing_pool)
 
-        def drain() -> None:
+        def drain(with_notice: bool) -> None:
             if self._drain is None:
-                self._drain = asyncio.create_task(node.drain(lambda: calls.active_calls), name="drain")
+                self._drain = asyncio.create_task(node.drain(lambda: calls.active_calls, with_notice=with_notice), name="drain")
 
         watch_control(drain, _end_process)
         node.start()

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from core_grpc.settings import LimitsSettings, SettingsError
+from core_grpc.settings import AuthSettings, LimitsSettings, SettingsError
 from core_grpc.transports.envoy_host import EnvoyConfigError
-from tensorgate.edge import cluster, edge_command, edge_config, local_replies
+from tensorgate.clusters import cluster
+from tensorgate.edge import edge_command, edge_config, local_replies
+from tensorgate.nodes_file import add_nodes
 from tensorgate.settings import EdgeProcessSettings, EdgeSettings
 
 
@@ -115,3 +117,61 @@ def test_an_endpoint_that_is_none(endpoints: list[str], got: str) -> None:
 def test_names_and_sockets_do_not_mix() -> None:
     with pytest.raises(SettingsError, match="cannot be mixed"):
         cluster("core", ["node:50051", "unix:/run/core.sock"])
+
+
+SPREAD = [EdgeSettings(core="10.0.0.1:1,10.0.0.2:1"), EdgeSettings(core="nodes.example:1")]
+
+
+def routes(settings: EdgeSettings) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = connection_manager(rendered(EdgeProcessSettings(settings)))["route_config"]["virtual_hosts"][0]["routes"]
+    return found
+
+
+@pytest.mark.parametrize("settings", SPREAD)
+def test_only_what_may_run_twice_is_tried_again(settings: EdgeSettings) -> None:
+    retried = [route for route in routes(settings) if "retry_policy" in route.get("route", {})]
+    assert [route["route"]["cluster"] for route in retried] == ["core"]
+    # The core is told, so that it can refuse a sequence; and what is marked is what is retried.
+    marked = [route for route in routes(settings) if "request_headers_to_add" in route]
+    assert [header["header"]["key"] for route in marked for header in route["request_headers_to_add"]] == ["x-tensorgate-spread"]
+    assert marked == retried
+
+
+def test_one_node_is_asked_once() -> None:
+    assert not [route for route in routes(EdgeSettings()) if "retry_policy" in route.get("route", {}) or "request_headers_to_add" in route]
+
+
+def test_hedging_is_off_unless_asked_for() -> None:
+    assert not [route for route in routes(SPREAD[0]) if "hedge_policy" in route.get("route", {})]
+    hedged = [route for route in routes(replace(SPREAD[0], hedge_after_s=0.25)) if "hedge_policy" in route.get("route", {})]
+    assert [route["route"]["retry_policy"]["per_try_timeout"] for route in hedged] == ["0.25s"]
+
+
+@pytest.mark.parametrize("settings", SPREAD)
+def test_management_is_for_one_node(settings: EdgeSettings) -> None:
+    with pytest.raises(SettingsError, match=r"edge\.management: wanted false with several nodes"):
+        edge_config(EdgeProcessSettings(replace(settings, management=True)), "/run/admin.sock")
+
+
+def test_a_right_to_manage_does_not_reach_one_of_several_nodes(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text("{}")
+    auth = AuthSettings(keys_file=str(keys))
+    refused = {
+        settings.core: "ask each node's own listener" in edge_config(EdgeProcessSettings(settings, auth=auth), "/run/admin.sock")
+        for settings in (*SPREAD, EdgeSettings())
+    }
+    assert refused == {SPREAD[0].core: True, SPREAD[1].core: True, EdgeSettings().core: False}
+
+
+def test_a_file_of_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.json"
+    with pytest.raises(SettingsError, match="is not there: make it with `tensorgate nodes`"):
+        edge_config(EdgeProcessSettings(EdgeSettings(nodes_file=str(path))), "/run/admin.sock")
+    add_nodes(path, ["10.0.0.1:50051"])
+    settings = EdgeSettings(nodes_file=str(path), private_socket="/run/nodes.sock", hedge_after_s=1)
+    edge_command(EdgeProcessSettings(settings), tmp_path)
+    clusters = rendered(EdgeProcessSettings(settings))["static_resources"]["clusters"]
+    assert {item["type"] for item in clusters if item["name"].startswith("core")} == {"EDS"}
+    with pytest.raises(SettingsError, match=r"ends with \.json"):
+        edge_config(EdgeProcessSettings(EdgeSettings(nodes_file=str(tmp_path / "nodes"))), "/run/admin.sock")

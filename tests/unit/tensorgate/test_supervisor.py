@@ -14,7 +14,7 @@ import pytest
 
 from tensorgate.child import Child, Command
 from tensorgate.ports import Door
-from tensorgate.supervisor import Backoff, Service, Supervisor, drain_by_signal
+from tensorgate.supervisor import Backoff, Service, Supervisor, drain_at_once, drain_by_signal, drain_when_asked
 from tests.support.programs import is_running
 
 SPEAK = """
@@ -72,7 +72,7 @@ async def test_ready_when_all_have_said_so_and_drained_in_reverse(tmp_path: Path
     def service(name: str) -> Service:
         async def drain(child: Child) -> None:
             order.append(name)
-            child.ask_to_drain()
+            child.ask_to_drain(with_notice=True)
             await child.said_drained.wait()
 
         return Service(name, program(GOOD), drain=drain)
@@ -196,3 +196,54 @@ async def test_where_the_kernel_does_not_help_a_watcher_ends_the_child(tmp_path:
     os.close(control)
     await asyncio.wait_for(child.exited.wait(), 20)
     assert child.exit_code == -signal.SIGKILL
+
+
+def stepping(name: str, source: str = GOOD) -> Service:
+    return Service(name, program(source), drain=drain_at_once, step_aside=drain_when_asked)
+
+
+async def test_a_restart_takes_one_after_the_other_and_leaves_the_rest_alone(tmp_path: Path) -> None:
+    run = Run(tmp_path, stepping("one"), stepping("two"), Service("edge", program(GOOD)))
+    await run.ready.wait()
+    before = {name: run.pid(name) for name in ("one", "two", "edge")}
+    run.supervisor.restart()
+    run.supervisor.restart()
+    await run.until(lambda: "all are restarted" in run.lines)
+    after = {name: run.pid(name) for name in before}
+    assert after["one"] != before["one"]
+    assert after["two"] != before["two"]
+    assert after["edge"] == before["edge"]
+    order = [line for line in run.lines if "makes way" in line or "is back" in line]
+    assert order == ["one makes way for its successor", "one is back", "two makes way for its successor", "two is back"]
+    run.supervisor.stop()
+    assert await run.code() == 0
+
+
+async def test_a_successor_that_fails_keeps_the_others_as_they_are(tmp_path: Path) -> None:
+    """The first start is good, later ones fail until a file is there."""
+    started, repaired = tmp_path / "started", tmp_path / "repaired"
+    check = (
+        f"import pathlib, sys\nif pathlib.Path({str(started)!r}).exists() and not pathlib.Path({str(repaired)!r}).exists(): sys.exit(3)\n"
+        f"pathlib.Path({str(started)!r}).touch()\n"
+    )
+    run = Run(tmp_path, stepping("one", check + GOOD), stepping("two"))
+    await run.ready.wait()
+    two = run.pid("two")
+    run.supervisor.restart()
+    await run.until(lambda: sum("exited with code 3" in line for line in run.lines) >= 2)
+    assert run.pid("two") == two
+    assert not run.task.done()
+    repaired.touch()
+    await run.until(lambda: "all are restarted" in run.lines)
+    assert run.pid("two") != two
+    run.supervisor.stop()
+    assert await run.code() == 0
+
+
+async def test_a_stop_in_the_middle_of_a_restart_stops(tmp_path: Path) -> None:
+    run = Run(tmp_path, stepping("one"), stepping("two"))
+    await run.ready.wait()
+    run.supervisor.restart()
+    await run.until(lambda: any("makes way" in line for line in run.lines))
+    run.supervisor.stop()
+    assert await run.code() == 0
