@@ -49,8 +49,11 @@ def serve(environ: Mapping[str, str]) -> int:
     started = time.monotonic()
     settings = load_settings(StackSettings, environ)
     names = node_names(settings.serve.nodes)
-    edge_door = _door(settings.edge.host, settings.edge.port, "--port", insecure=_asks_or_is_open(settings))
-    doors = [_node_doors(settings, number) for number in range(len(names))]
+    # A listener that asks who calls may be reached by others.
+    edge_door = _door(settings.edge.host, settings.edge.port, "--port", insecure=settings.edge.insecure or settings.auth.is_on)
+    doors: list[list[Door]] = []
+    for number in range(len(names)):
+        doors.append(_node_doors(settings, number, [edge_door, *chain.from_iterable(doors)]))
     for one, other in combinations([edge_door, *chain.from_iterable(doors)], 2):
         if one == replace(other, flag=one.flag):
             hint = " (each node takes the next ports)" if len(names) > 1 else ""
@@ -89,8 +92,8 @@ def serve(environ: Mapping[str, str]) -> int:
         return _supervise(services, directory, settings.drain.notice_s + settings.drain.grace_s, on_ready)
 
 
-def _node_doors(settings: StackSettings, number: int) -> list[Door]:
-    """The listeners of a node, counted from 0: gRPC and, where it has one, metrics. A port of 0 is any free one for each."""
+def _node_doors(settings: StackSettings, number: int, others: Sequence[Door]) -> list[Door]:
+    """The listeners of a node, counted from 0: gRPC and, where it has one, metrics. A port of 0 is any free one that no other has."""
     server = settings.server
 
     def after(port: int) -> int:
@@ -99,13 +102,19 @@ def _node_doors(settings: StackSettings, number: int) -> list[Door]:
         return port + number if port else 0
 
     moved = replace(server, port=after(server.port), metrics_port=after(server.metrics_port))
-    metrics_doors = _metrics_door(moved, insecure=settings.edge.insecure)
-    return [_door(moved.host, moved.port, "--grpc-port", insecure=_asks_or_is_open(settings)), *metrics_doors]
+    # A listener that asks who calls may be reached by others; the metrics ask nobody.
+    is_open = settings.edge.insecure or settings.auth.is_on
+    grpc = _apart(lambda: [_door(moved.host, moved.port, "--grpc-port", insecure=is_open)], others, is_any=not moved.port)
+    insecure = settings.edge.insecure
+    return grpc + _apart(lambda: _metrics_door(moved, insecure=insecure), [*others, *grpc], is_any=not moved.metrics_port)
 
 
-def _asks_or_is_open(settings: StackSettings) -> bool:
-    """Whether gRPC's listeners may be reached by others: they ask who calls, or nobody needs to."""
-    return settings.edge.insecure or settings.auth.is_on
+def _apart(choose: Callable[[], list[Door]], others: Sequence[Door], *, is_any: bool) -> list[Door]:
+    """Chooses again while a free port is one of our own doors: nothing listens there yet, so the system may hand it out twice."""
+    doors = choose()
+    while is_any and any(door == replace(other, flag=door.flag) for door in doors for other in others):
+        doors = choose()
+    return doors
 
 
 def _joined_edge(settings: StackSettings, directory: Path, door: Door, names: Sequence[str]) -> EdgeSettings:

@@ -71,7 +71,9 @@ def running_stack(
 ) -> Iterator[Stack]:
     """``tensorgate serve`` from ready to gone; without a repository it serves the demo model."""
     http_port, grpc_port = free_port(), free_port()
-    arguments = ["serve", "--port", str(http_port), "--grpc-port", str(grpc_port), "--transport", transport]
+    arguments = ["serve", "--port", str(http_port), "--transport", transport]
+    # Whoever chooses a port of its own asks the edge only.
+    arguments += [] if "TENSORGATE_SERVER_PORT" in (environ or {}) else ["--grpc-port", str(grpc_port)]
     arguments += ["--models", str(repository)] if repository else []
     # Nothing is in front of these listeners: nobody needs time to notice a drain.
     with Program("tensorgate", *arguments, env={"TENSORGATE_DRAIN_NOTICE_S": "0", **(environ or {})}) as program:
