@@ -294,6 +294,12 @@ async def failures(met: Meeting, model: str, wanted: int) -> None:
         await asyncio.sleep(0.005)  # It is another process that counts: nobody here is told.
 
 
+async def all_ended(met: Meeting, model: str, of: int) -> None:
+    """Waits until ``of`` executions are over: one that nobody waits for any more still holds its instance until it ends."""
+    while (await asyncio.to_thread(met.stats, model))["execution_count"] != of:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
 @pytest.mark.parametrize("door", ["grpc", "rest"])
 async def test_bat_06_the_queues_limit_counts_exactly(met: Meeting, door: str) -> None:
     number = next(NUMBERS)
@@ -330,7 +336,8 @@ async def test_bat_08_what_nobody_waits_for_does_not_run(met: Meeting) -> None:
 
 async def test_bat_09_who_leaves_gives_back_one_place(met: Meeting) -> None:
     dice = random.Random(9)
-    failed = (await asyncio.to_thread(met.stats, "pair"))["inference_stats"]["fail"]["count"]
+    before = await asyncio.to_thread(met.stats, "pair")
+    failed, idle = before["inference_stats"]["fail"]["count"], before["execution_count"] - len(met.pair.begun())
     async with Callers(met.stack) as callers:
 
         async def thirteen(number: int) -> set[asyncio.Task[str]]:
@@ -351,6 +358,7 @@ async def test_bat_09_who_leaves_gives_back_one_place(met: Meeting) -> None:
             await failures(met, "pair", failed)
             met.pair.open(number)
             assert await asyncio.gather(*inside.difference(leaving)) == ["OK"] * 2
+            await all_ended(met, "pair", idle + len(met.pair.begun()))
         number = next(NUMBERS)
         inside = await thirteen(number)
         assert len(await met.pair.has_begun(2, f"{number}-")) == 2
