@@ -82,8 +82,16 @@ FENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     ),
     (
         ("protos", "google"),
-        ("core_grpc.server", "core_grpc.rpc", "core_grpc.transports", "core_grpc.models.triton_config", *CALLERS_AND_FACADE, "protos"),
-        "protobuf stops at the codec: the core's own types are core_grpc/types.py. A config.pbtxt is a message in a file, and stops there",
+        (
+            "core_grpc.server",
+            "core_grpc.rpc",
+            "core_grpc.transports",
+            "core_grpc.models.triton_config",
+            "core_grpc.backends.tensorrt.build.onnx_model",
+            *CALLERS_AND_FACADE,
+            "protos",
+        ),
+        "protobuf stops at the codec: the core's own types are core_grpc/types.py. Messages in files stop where these are read",
     ),
     (
         ("onnxruntime",),
@@ -175,7 +183,8 @@ def imports_of(importer: str, tree: ast.AST, at_load: bool = True) -> Iterator[I
             yield from (Import(importer, f"{node.module}.{alias.name}", node.lineno, at_load) for alias in node.names)
         else:
             inside_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from imports_of(importer, node, at_load and not inside_function)
+            for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            yield from imports_of(importer, node, at_load and not inside_function and not for_types)
 
 
 def within(module: str, package: str) -> bool:

@@ -79,9 +79,10 @@ def _to_fp16(model: Any) -> Any:
 
 
 def _quantise_statically(model: Any, target: Path, calibration: Mapping[str, np.ndarray[Any, Any]], keep_float: tuple[str, ...]) -> None:
-    for name in (value.name for value in model.graph.input):
-        if name not in calibration or not len(calibration[name]):
-            raise InvalidArgument(f"calibration data: input {name!r} has no samples; INT8 needs real data for every input")
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name not in weights:
+            _check_samples(value, calibration)
     with TemporaryDirectory() as folder:
         raised, prepared = Path(folder) / "raised.onnx", Path(folder) / "prepared.onnx"
         onnx.save(model, raised)
@@ -98,6 +99,20 @@ def _quantise_statically(model: Any, target: Path, calibration: Mapping[str, np.
             weight_type=QuantType.QInt8,
             extra_options={"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
         )
+
+
+def _check_samples(value: Any, calibration: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Holds the data of one input against it: a runtime's own text about them does not name the file's array."""
+    samples = calibration.get(value.name)
+    if samples is None or not len(samples):
+        raise InvalidArgument(f"calibration data: input {value.name!r} has no samples; INT8 needs real data for every input")
+    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    if samples.dtype != dtype:
+        raise InvalidArgument(f"calibration data: input {value.name!r}: wanted {dtype}, got {samples.dtype}")
+    wanted = [dimension.dim_value or -1 for dimension in value.type.tensor_type.shape.dim]
+    if len(wanted) != samples.ndim or any(size not in (-1, got) for size, got in zip(wanted[1:], samples.shape[1:], strict=True)):
+        sizes = ", ".join("any" if size < 0 else str(size) for size in wanted[1:])
+        raise InvalidArgument(f"calibration data: input {value.name!r}: wanted [samples, {sizes}], got {list(samples.shape)}")
 
 
 class _Samples(CalibrationDataReader):  # type: ignore[misc]

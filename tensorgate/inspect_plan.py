@@ -1,0 +1,45 @@
+"""``tensorgate inspect``: what is known of a plan, from the metadata beside it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+_PLAN = "model.plan"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.description = "Shows the metadata of a TensorRT plan, as `tensorgate build` wrote them: a plan says nothing without its GPU."
+    parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan, or the directory that has model.plan")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows it. Gives the exit code: 0, 1 where there are no metadata or they are another plan's."""
+    # The other commands need none of it.
+    from core_grpc.backends.tensorrt.description import described  # noqa: PLC0415
+    from core_grpc.backends.tensorrt.plan_metadata import PlanMetadataError, as_json, mismatches, read_metadata  # noqa: PLC0415
+
+    plan: Path = args.plan / _PLAN if args.plan.is_dir() else args.plan
+    if not plan.is_file():
+        sys.stderr.write(f"tensorgate inspect: {plan}: there is no such file\n")
+        return 1
+    try:
+        metadata = read_metadata(plan)
+        wrong = mismatches(plan, metadata)
+    except PlanMetadataError as error:
+        sys.stderr.write(f"tensorgate inspect: {error}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"tensorgate inspect: {plan} cannot be read: {error.strerror}\n")
+        return 1
+    if args.json:
+        sys.stdout.write(json.dumps(as_json(metadata), indent=1, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write("\n".join((str(plan), *described(metadata))) + "\n")
+    for line in wrong:
+        sys.stderr.write(f"tensorgate inspect: these are not the metadata of this plan: {line}\n")
+    return 1 if wrong else 0
