@@ -18,12 +18,13 @@ from core_grpc.api_keys import KeysError
 from core_grpc.settings import SettingsError
 from core_grpc.transports.envoy_host import EnvoyConfigError
 from core_grpc.version import __version__
-from tensorgate import build, inspect_plan, keys, usage
+from tensorgate import build, doctor, inspect_plan, keys, usage
 from tensorgate.infer.call import Call, InferError
 from tensorgate.infer.command import DOORS
 from tensorgate.ports import DoorError
 
 _LEVELS = ("debug", "info", "warning", "error")
+_PLAN_COMMANDS = {"build": build.run, "inspect": inspect_plan.run, "doctor": doctor.run}
 _ENDPOINT = "unix:/path or host:port"
 
 
@@ -56,10 +57,8 @@ def _refuse(command: str, error: Exception, code: int) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.command == "infer":
         return _infer(args)
-    if args.command == "build":
-        return build.run(args)
-    if args.command == "inspect":
-        return inspect_plan.run(args)
+    if args.command in _PLAN_COMMANDS:
+        return _PLAN_COMMANDS[args.command](args)
     environ = _environment(args)
     if args.command == "keys":
         return keys.run(environ, _key_command(args))
@@ -137,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_keys(commands.add_parser("keys", help="API keys: create, list, rotate, revoke", allow_abbrev=False))
     _add_usage(commands.add_parser("usage", help="what each caller used of each model", allow_abbrev=False))
     build.add_arguments(commands.add_parser("build", help="a TensorRT plan from an ONNX file", allow_abbrev=False))
+    doctor.add_arguments(commands.add_parser("doctor", help="what this machine has and lacks for TensorRT", allow_abbrev=False))
     inspect_plan.add_arguments(commands.add_parser("inspect", help="what is known of a TensorRT plan", allow_abbrev=False))
     return parser
 
