@@ -73,7 +73,7 @@ async def test_a_deadline_that_passes_in_the_queue_costs_nobody_else(stack: Stac
         assert value_of(await running) == 1.0
         assert value_of(await waiting) == 2.0
         # Ten expired requests of 0.3 s each did not run before it.
-        assert time.monotonic() - began < 5 * SLOW_S
+        assert time.monotonic() - began < 8 * SLOW_S
 
 
 async def test_a_deadline_over_rest_is_504(stack: Stack) -> None:

@@ -124,7 +124,7 @@ async def test_str_14_work_of_callers_who_left_is_not_done(triton_stack: Stack, 
         began = time.monotonic()
         answer = await client.post(path, json=body, timeout=20)
         assert answer.status_code == 200
-        assert time.monotonic() - began < 2.0, "about one run of 0.3 s, not twenty"
+        assert time.monotonic() - began < 4.0, "about one run of 0.3 s, not twenty"
 
 
 @pytest.mark.parametrize("door", DOORS)
