@@ -17,6 +17,9 @@ from tests.support.stack import TRANSPORTS, Stack, running_stack, write_reposito
 _STATE = tempfile.TemporaryDirectory(prefix="tensorgate-tests-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 
+collect_ignore = ["build_matrix"]
+"""`make test-build` names it."""
+
 WATCHED = ("core_grpc", "rest_facade")
 """The packages whose event loop serves requests. A blocking call with one of their frames on the stack fails the test."""
 

@@ -63,6 +63,32 @@ def test_int8_without_samples_for_an_input_is_refused_by_its_name(tmp_path: Path
     assert not (tmp_path / "int8.onnx").exists()
 
 
+def test_a_sample_may_be_the_whole_input_where_the_batch_is_not_the_first_axis(tmp_path: Path) -> None:
+    silero = Path(__file__).parent / "data" / "silero_vad_16k_batch.onnx"
+    random = np.random.default_rng(0)
+    frames = random.standard_normal((4, 576)).astype(np.float32)
+    states = random.standard_normal((4, 2, 1, 128)).astype(np.float32)
+    assert convert(silero, tmp_path / "int8.onnx", Precision.INT8, {"input": frames, "state": states}).quantised
+    with pytest.raises(InvalidArgument, match=r"input 'state': wanted \[samples, 2, any, 128\], got \[4, 1, 128\]"):
+        convert(silero, tmp_path / "no.onnx", Precision.INT8, {"input": frames, "state": states[:, 0]})
+
+
+def test_a_bias_of_two_dimensions_stays_float(tmp_path: Path) -> None:
+    arrays = {"w": np.eye(4, dtype=np.float32), "b": np.ones((1, 4), np.float32)}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="product")],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 4])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 4])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    source = tmp_path / "gemm.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10), source)
+    done = convert(source, tmp_path / "int8.onnx", Precision.INT8, {"x": np.ones((8, 4), np.float32)})
+    assert done.quantised == ("product",)
+    assert "b" in {tensor.name for tensor in onnx.load(done.path).graph.initializer}
+
+
 def test_weights_alone_become_int8_without_any_data(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     weight = random.standard_normal((64, 32)).astype(np.float32)

@@ -53,8 +53,9 @@ def convert(
 ) -> Conversion:
     """Write ``source`` to ``target`` in ``precision``. Inputs and outputs keep their datatypes.
 
-    ``calibration``: for INT8, an array [samples, …] for each input, real data of the kind that will be served. ``keep_float``: names of
-    nodes that are not quantised. Raises ``InvalidArgument`` when INT8 has no calibration data for an input, when no node has such a name,
+    ``calibration``: for INT8, an array for each input, real data of the kind that will be served: [samples, …] where a sample is a row of
+    the batch, or [samples, *the input's whole shape], as it has to be where the batch is not the first axis. ``keep_float``: names of nodes
+    that are not quantised. Raises ``InvalidArgument`` when INT8 has no calibration data for an input, when no node has such a name,
     and when INT8 weights would change nothing.
     """
     model = _at_least_opset(onnx.load(source))
@@ -80,9 +81,7 @@ def _to_fp16(model: Any) -> Any:
 
 def _quantise_statically(model: Any, target: Path, calibration: Mapping[str, np.ndarray[Any, Any]], keep_float: tuple[str, ...]) -> None:
     weights = {tensor.name for tensor in model.graph.initializer}
-    for value in model.graph.input:
-        if value.name not in weights:
-            _check_samples(value, calibration)
+    samples = {value.name: _checked_samples(value, calibration) for value in model.graph.input if value.name not in weights}
     with TemporaryDirectory() as folder:
         raised, prepared = Path(folder) / "raised.onnx", Path(folder) / "prepared.onnx"
         onnx.save(model, raised)
@@ -90,19 +89,25 @@ def _quantise_statically(model: Any, target: Path, calibration: Mapping[str, np.
         quantize_static(
             prepared,
             target,
-            _Samples(calibration),
+            _Samples(samples),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=list(QUANTISED_OPERATORS),
             nodes_to_exclude=list(keep_float),
             per_channel=True,
             activation_type=QuantType.QInt8,
             weight_type=QuantType.QInt8,
-            extra_options={"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
+            extra_options={
+                "ActivationSymmetric": True,
+                "WeightSymmetric": True,
+                "QuantizeBias": False,
+                # It makes room for INT8 biases, which there are none of, and fails on some layers.
+                "QDQDisableWeightAdjustForInt32Bias": True,
+            },
         )
 
 
-def _check_samples(value: Any, calibration: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Holds the data of one input against it: a runtime's own text about them does not name the file's array."""
+def _checked_samples(value: Any, calibration: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """The data of one input as [samples, *the input's shape], held against it: a runtime's own text does not name the file's array."""
     samples = calibration.get(value.name)
     if samples is None or not len(samples):
         raise InvalidArgument(f"calibration data: input {value.name!r} has no samples; INT8 needs real data for every input")
@@ -110,9 +115,12 @@ def _check_samples(value: Any, calibration: Mapping[str, np.ndarray[Any, Any]]) 
     if samples.dtype != dtype:
         raise InvalidArgument(f"calibration data: input {value.name!r}: wanted {dtype}, got {samples.dtype}")
     wanted = [dimension.dim_value or -1 for dimension in value.type.tensor_type.shape.dim]
-    if len(wanted) != samples.ndim or any(size not in (-1, got) for size, got in zip(wanted[1:], samples.shape[1:], strict=True)):
-        sizes = ", ".join("any" if size < 0 else str(size) for size in wanted[1:])
-        raise InvalidArgument(f"calibration data: input {value.name!r}: wanted [samples, {sizes}], got {list(samples.shape)}")
+    is_row = wanted[:1] in ([-1], [1])
+    whole = samples[:, np.newaxis] if is_row and samples.ndim == len(wanted) else samples
+    if whole.ndim != len(wanted) + 1 or any(size not in (-1, got) for size, got in zip(wanted, whole.shape[1:], strict=True)):
+        sizes = ["samples", *("any" if size < 0 else str(size) for size in wanted[is_row:])]
+        raise InvalidArgument(f"calibration data: input {value.name!r}: wanted [{', '.join(sizes)}], got {list(samples.shape)}")
+    return whole
 
 
 class _Samples(CalibrationDataReader):  # type: ignore[misc]
@@ -120,7 +128,7 @@ class _Samples(CalibrationDataReader):  # type: ignore[misc]
 
     def __init__(self, calibration: Mapping[str, np.ndarray[Any, Any]]) -> None:
         samples = min(len(values) for values in calibration.values())
-        self._feeds = iter([{name: values[i : i + 1] for name, values in calibration.items()} for i in range(samples)])
+        self._feeds = iter([{name: values[i] for name, values in calibration.items()} for i in range(samples)])
 
     def get_next(self) -> Any:
         return next(self._feeds, None)
