@@ -135,9 +135,9 @@ class DataPlane:
     def ready(self) -> bool:
         """Whether the server is ready: the initial load is over, it is not draining, and models answer.
 
-        One model that is ready is enough, or an empty repository; with the setting strict_readiness every model must be.
+        One model that is ready is enough, or an empty repository; with strict_readiness every model must be. None is once a GPU has failed.
         """
-        if self._lifecycle.state is not ServerState.SERVING:
+        if self._lifecycle.state is not ServerState.SERVING or self._registry.device_fault:
             return False
         # What somebody unloaded is missed by nobody.
         states = [entry.state for entry in self._registry.entries() if not entry.is_unloaded]

@@ -7,7 +7,7 @@ thread of its own, on which the instance is created, used and closed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -94,6 +94,20 @@ class ModelInstance(Protocol):
 
     def close(self) -> None:
         """Frees everything; idempotent."""
+        ...
+
+
+@runtime_checkable
+class StagingInstance(Protocol):
+    """A ``ModelInstance`` that has memory for its inputs, from which it takes them without another copy. Same thread."""
+
+    def staging(self, name: str, nbytes: int) -> Array | None:
+        """Memory to write the whole of an input's batch into, uint8 ``[nbytes]``, good until ``execute`` was called; it holds what was left
+        there. None where the input has none.
+
+        Raises:
+            LimitExceeded, BackendFailed: there is no memory for it.
+        """
         ...
 
 
@@ -220,6 +234,21 @@ class LoadedModel(Protocol):
 
     def close(self) -> None:
         """Frees what the instances shared, after they are closed; idempotent."""
+        ...
+
+
+@runtime_checkable
+class LoadedDeviceModel(Protocol):
+    """A ``LoadedModel`` that runs on a device of its own, and overlaps batches there."""
+
+    def lanes(self, placement: Placement, /) -> int:
+        """How many batches of one instance in this place are under way at once. ``create_instance`` is called as often for it, each time on
+        another thread, before it is called for the next instance."""
+        ...
+
+    def watch_device(self, watcher: Callable[[str], None], /) -> None:
+        """Calls ``watcher`` with the reason, on any thread, when a device that it runs on has failed for good; at once if one has already.
+        Ends with ``close``."""
         ...
 
 

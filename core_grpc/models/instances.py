@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from core_grpc.backends.base import ModelInstance, ModelRequest, RequestInstance
+from core_grpc.backends.base import ModelInstance, ModelRequest, RequestInstance, StagingInstance
 from core_grpc.errors import GatewayError
 from core_grpc.scheduler.batch import parts_of
 from core_grpc.scheduler.batch_buffers import BatchBuffers
@@ -27,15 +27,16 @@ def request_instance(
     """The instance, taking requests and adding the derived outputs."""
     if not isinstance(instance, RequestInstance):
         inner = _DerivingArrays(instance, derived) if derived else instance
-        return _StackingInstance(inner, has_batch_dimension) if form.is_plain else _FilledInstance(inner, form)
+        buffers = BatchBuffers(instance.staging if isinstance(instance, StagingInstance) else None)
+        return _StackingInstance(inner, has_batch_dimension, buffers) if form.is_plain else _FilledInstance(inner, form, buffers)
     return _DerivingRequests(instance, derived) if derived else instance
 
 
 class _StackingInstance:
-    def __init__(self, inner: ModelInstance, has_batch_dimension: bool) -> None:
+    def __init__(self, inner: ModelInstance, has_batch_dimension: bool, buffers: BatchBuffers) -> None:
         self._inner = inner
         self._has_batch_dimension = has_batch_dimension
-        self._buffers = BatchBuffers()
+        self._buffers = buffers
 
     def execute_requests(self, requests: Sequence[ModelRequest]) -> Sequence[Mapping[str, Array] | GatewayError]:
         members = [request.inputs for request in requests]
@@ -49,10 +50,10 @@ class _StackingInstance:
 
 
 class _FilledInstance:
-    def __init__(self, inner: ModelInstance, form: BatchForm | RaggedForm) -> None:
+    def __init__(self, inner: ModelInstance, form: BatchForm | RaggedForm, buffers: BatchBuffers) -> None:
         self._inner = inner
         self._form = form
-        self._buffers = BatchBuffers()
+        self._buffers = buffers
 
     def execute_requests(self, requests: Sequence[ModelRequest]) -> Sequence[Mapping[str, Array] | GatewayError]:
         members = [request.inputs for request in requests]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from core_grpc.backends import load_backend
@@ -14,6 +16,7 @@ from core_grpc.backends.base import (
     Backend,
     DecoupledInstance,
     LoadedDecoupledModel,
+    LoadedDeviceModel,
     LoadedModel,
     LoadedRequestModel,
     ModelInstance,
@@ -26,7 +29,7 @@ from core_grpc.backends.instance_worker import InstanceWorker
 from core_grpc.errors import ModelLoadFailed
 from core_grpc.lifecycle import Lifecycle, ModelState
 from core_grpc.models.batched_model import BatchedModel
-from core_grpc.models.compute import gate_orders
+from core_grpc.models.compute import gate_orders, lanes_of
 from core_grpc.models.decoupled_model import DecoupledModel
 from core_grpc.models.instances import request_instance
 from core_grpc.models.model import Model
@@ -70,12 +73,16 @@ async def _batched_model(  # noqa: PLR0917 (one caller)
     grants: ComputeGrants,
 ) -> Model:
     workers: list[InstanceWorker[RequestInstance]] = []
+    lanes = partial(lanes_of, loaded, keeps_order=bool(declared.sequences))
     try:
-        for index, (placement, _) in enumerate(placed_instances(declared.config.instances)):
-            name = f"{entry.name}/{entry.version}/{index}"
-            workers.append(await InstanceWorker.start(name, _creator(loaded, declared, placement), placement.cores))
+        for placement, _ in placed_instances(declared.config.instances):
+            for _ in range(lanes(placement)):
+                name = f"{entry.name}/{entry.version}/{len(workers)}"
+                workers.append(await InstanceWorker.start(name, _creator(loaded, declared, placement), placement.cores))
         await asyncio.gather(*(worker.run(lambda instance: warm_up(instance, declared.engine_spec, runs)) for worker in workers))
-        gates = grants.gates(gate_orders(declared.config, load_backend(declared.backend).traits), declared.config.share_weight or 1.0)
+        gates = grants.gates(
+            gate_orders(declared.config, load_backend(declared.backend).traits, lanes), declared.config.share_weight or 1.0
+        )
     except BaseException:
         for worker in workers:
             await worker.close()
@@ -85,7 +92,7 @@ async def _batched_model(  # noqa: PLR0917 (one caller)
     max_rows, max_bytes = queue.max_rows or settings.max_queue_rows, queue.max_bytes or settings.max_queue_bytes
     if declared.sequences:
         sequences = sequence_limits(declared.config, declared.spec, len(workers), max_rows, max_bytes)
-        return SequenceModel(declared, lifecycle, loaded, workers, sequences, declared.sequences, gates=gates)
+        return _watched(SequenceModel(declared, lifecycle, loaded, workers, sequences, declared.sequences, gates=gates), loaded)
     limits = BatchingLimits(
         max_batch_size=declared.spec.max_batch_size,
         max_queue_delay_s=entry.config.batching.max_queue_delay_s,
@@ -95,7 +102,21 @@ async def _batched_model(  # noqa: PLR0917 (one caller)
         level_max_requests=tuple(policy.max_requests for policy in queue.policies.policies()),
         delays=queue.policies.delays,
     )
-    return BatchedModel(declared, lifecycle, loaded, workers, limits, gates=gates)
+    return _watched(BatchedModel(declared, lifecycle, loaded, workers, limits, gates=gates), loaded)
+
+
+def _watched(model: Model, loaded: LoadedModel | LoadedRequestModel) -> Model:
+    """The model, which hears when a device fails that it runs on."""
+    if isinstance(loaded, LoadedDeviceModel):
+        loop = asyncio.get_running_loop()
+        loaded.watch_device(lambda reason: _tell(loop, model, reason))
+    return model
+
+
+def _tell(loop: asyncio.AbstractEventLoop, model: Model, reason: str) -> None:
+    # After the loop's end nobody asks for the model any more.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(model.device_failed, reason)
 
 
 async def _decoupled_model(  # noqa: PLR0917 (one caller)

@@ -57,6 +57,8 @@ class Model(ABC):
         self._cache: ModelCache | None = None
         self.last_used = time.monotonic()
         """When a request last found it, or it was loaded."""
+        self.device_fault = ""
+        """Why the device that it runs on cannot be used any more, by any model of this process; empty while it can."""
 
     @property
     def is_idle(self) -> bool:
@@ -102,6 +104,18 @@ class Model(ABC):
             ModelNotReady: a model that it needs does not answer now; the text names it.
         """
 
+    def device_failed(self, reason: str) -> None:
+        """Takes it out of service: the device that it runs on has failed for good."""
+        if self.device_fault:
+            return
+        self.device_fault = reason
+        if self.lifecycle.state is ModelState.READY:
+            self.lifecycle.to(ModelState.UNAVAILABLE, reason)
+        elif self.lifecycle.state is ModelState.LOADING:
+            # It becomes READY first, because its load has gone well, and then this.
+            loop = asyncio.get_running_loop()
+            self.lifecycle.watch(lambda state: _when_ready(self.lifecycle, state, reason, loop))
+
     def stream(self, inputs: Mapping[str, Array], request: InferRequest) -> AsyncGenerator[Execution, None]:  # noqa: ARG002
         """The answers of a decoupled model to one request as they are made.
 
@@ -139,3 +153,14 @@ class Model(ABC):
     @abstractmethod
     async def _close(self) -> None:
         """As ``close``, for what runs the model."""
+
+
+def _when_ready(lifecycle: Lifecycle[ModelState], state: ModelState, reason: str, loop: asyncio.AbstractEventLoop) -> None:
+    if state is ModelState.READY:
+        # Not within the step: its other watchers have not heard of it yet.
+        loop.call_soon(_end_of_ready, lifecycle, reason)
+
+
+def _end_of_ready(lifecycle: Lifecycle[ModelState], reason: str) -> None:
+    if lifecycle.state is ModelState.READY:
+        lifecycle.to(ModelState.UNAVAILABLE, reason)

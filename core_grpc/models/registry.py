@@ -74,6 +74,8 @@ class Registry:
         """By name and version, versions ascending."""
         self._ready: dict[tuple[str, str], Model] = {}
         """What ``find`` answers, with the newest ready version under the empty one; kept by watching the lifecycles."""
+        self.device_fault = ""
+        """Why a device of this process cannot be used any more, whatever was loaded or unloaded since; empty while all can."""
 
     def put(self, name: str, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Makes these the model's versions, in ascending order, and gives those that they take the place of."""
@@ -160,6 +162,8 @@ class Registry:
         for key in [key for key in self._ready if key[0] == name]:
             del self._ready[key]
         for version, slot in self._slots[name].items():
+            if slot.model and slot.model.device_fault:
+                self.device_fault = slot.model.device_fault
             if slot.lifecycle.state is not ModelState.READY:
                 continue
             if slot.model:

@@ -9,8 +9,8 @@ Belongs to one instance and its thread. What an engine returns must not live in 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,17 +20,24 @@ _WORTH_KEEPING_BYTES = 1 << 14
 """Below, allocating costs as little as looking for what is there."""
 
 
-class BatchBuffers:
-    """Memory by input name, as large as the largest batch so far."""
+Staging: TypeAlias = Callable[[str, int], Array | None]
+"""An instance's own memory for an input of that name and size in bytes, as uint8; None where it has none."""
 
-    def __init__(self) -> None:
+
+class BatchBuffers:
+    """Memory by input name, as large as the largest batch so far, or the instance's own."""
+
+    def __init__(self, staging: Staging | None = None) -> None:
         self._buffers: dict[str, Array] = {}
+        self._staging = staging
 
     def array(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """An array to fill: it holds what was left there, and the next call for ``name`` gives the same memory again."""
         nbytes = math.prod(shape) * dtype.itemsize
         if dtype.hasobject or nbytes < _WORTH_KEEPING_BYTES:
             return np.empty(shape, dtype)
+        if self._staging is not None and (staging := self._staging(name, nbytes)) is not None:
+            return staging.view(dtype).reshape(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.nbytes < nbytes:
             buffer = self._buffers[name] = np.empty(nbytes, np.uint8)
