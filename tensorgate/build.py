@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tensorgate.build_display import Display, Interrupts, displayed
 
 if TYPE_CHECKING:
     from core_grpc.backends.tensorrt.build.options import BuildRequest
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FLAVOURS = {"auto": "auto", "tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
 PRECISIONS = ("fp32", "fp16", "int8", "int8-weights")
+LARGEST_CONVERTED_BYTES = (2 << 30) - (1 << 20)
+"""A converted model is one protobuf message, which has at most 2 GiB."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,28 +71,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Builds. Gives the exit code: 0, 1 without a plan, 2 for a wrong flag, 130 when cancelled."""
+    """Builds. Gives the exit code: 0, 1 without a plan, 2 for a wrong flag, 130 or 143 when Ctrl-C or SIGTERM ended it."""
+    interrupts = Interrupts()
+    with interrupts.handled():
+        try:
+            return _run(args, interrupts)
+        except KeyboardInterrupt:
+            sys.stderr.write("tensorgate build: the build was cancelled; nothing was written\n")
+            return interrupts.exit_code
+
+
+def _run(args: argparse.Namespace, interrupts: Interrupts) -> int:
     # The libraries are imported here: the other commands need none of them.
     try:
         from core_grpc.backends.tensorrt.build import builder, failures, options  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.stderr.write(f"tensorgate build needs {error.name}: pip install 'tensorgate[build]'\n")
         return 1
+    from core_grpc.backends.tensorrt.build.output import check_output  # noqa: PLC0415
     from core_grpc.backends.tensorrt.machine import this_machine  # noqa: PLC0415
 
     machine = this_machine()
     try:
         request = _request(args)
         bindings = options.choose_flavour(FLAVOURS[args.flavour], machine)
+        # Seen before the conversion, which may take longer than the build.
         options.check_request(bindings, request, machine)
-        with _observer() as observer, _converted(args, request) as converted:
-            metadata = builder.build_plan(bindings, converted, machine, observer)
+        check_output(request.plan)
+        with displayed(interrupts) as display, _converted(args, request, display) as converted:
+            interrupts.note_only()
+            metadata = builder.build_plan(bindings, converted, machine, display)
     except failures.BuildRefused as refusal:
         sys.stderr.write("\n".join((f"tensorgate build: {refusal}", *refusal.details)) + "\n")
         return 1
-    except failures.BuildCancelled as cancelled:
-        sys.stderr.write(f"tensorgate build: {cancelled}\n")
-        return 130
+    except failures.BuildCancelled:
+        raise KeyboardInterrupt from None
     _report(request.plan, metadata, as_json=args.json)
     return 0
 
@@ -123,25 +138,57 @@ def _request(args: argparse.Namespace) -> BuildRequest:
 
 
 @contextmanager
-def _converted(args: argparse.Namespace, request: BuildRequest) -> Iterator[BuildRequest]:
+def _converted(args: argparse.Namespace, request: BuildRequest, display: Display) -> Iterator[BuildRequest]:
     """The request with the file in the precision that was asked for, which is there as long as the context."""
     if args.precision in (None, "fp32"):
         if args.data is not None:
             raise _refused("--data is for --precision int8")
         yield request
         return
+    _check_convertible(args)
+    with _scratch() as folder:
+        model = folder / args.model.name
+        display.note(f"converting {args.model.name} to {args.precision}{f', calibrated with {args.data.name}' if args.data else ''}")
+        _convert(args, model)
+        yield replace(request, model=model, source=args.model, precision=None)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="tensorgate-build-")
+    except OSError as error:
+        raise _refused(f"the converted file has no place: {error}") from None
+    with folder as path:
+        yield Path(path)
+
+
+def _convert(args: argparse.Namespace, model: Path) -> None:
+    """Writes the model in another precision to ``model``.
+
+    Raises:
+        BuildRefused: it cannot be converted, or not be written.
+    """
+    from onnx.checker import ValidationError  # noqa: PLC0415
+
     from core_grpc.errors import InvalidArgument  # noqa: PLC0415
     from core_grpc.precision.calibration import read_samples  # noqa: PLC0415
     from core_grpc.precision.conversion import Precision, convert  # noqa: PLC0415
 
-    _check_convertible(args)
-    with tempfile.TemporaryDirectory(prefix="tensorgate-build-") as folder:
-        model = Path(folder) / args.model.name
-        try:
-            convert(args.model, model, Precision(args.precision), read_samples(args.data) if args.data else None)
-        except InvalidArgument as error:
-            raise _refused(f"--precision {args.precision}: {error}") from None
-        yield replace(request, model=model, source=args.model, precision=None)
+    try:
+        convert(args.model, model, Precision(args.precision), read_samples(args.data) if args.data else None)
+    except InvalidArgument as error:
+        raise _refused(f"--precision {args.precision}: {error}") from None
+    except OSError as error:
+        raise _refused(f"--precision {args.precision}: {error.strerror or error} (the converted file lies in {model.parent})") from None
+    except (ValidationError, ValueError, RuntimeError) as error:
+        # The libraries that convert have no errors of their own; theirs begin with what matters.
+        raise _refused(f"--precision {args.precision}: {args.model.name} cannot be converted: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return text or type(error).__name__
 
 
 def _check_convertible(args: argparse.Namespace) -> None:
@@ -152,9 +199,16 @@ def _check_convertible(args: argparse.Namespace) -> None:
     """
     from core_grpc.backends.tensorrt.build.onnx_model import read_model  # noqa: PLC0415
 
-    found = read_model(args.model).precision
-    if found != "fp32":
-        raise _refused(f"--precision {args.precision}: wanted a file in fp32, got {args.model.name} in {found}: leave the flag out")
+    found = read_model(args.model)
+    if found.precision != "fp32":
+        raise _refused(
+            f"--precision {args.precision}: wanted a file in fp32, got {args.model.name} in {found.precision}: leave the flag out"
+        )
+    if found.size_bytes > LARGEST_CONVERTED_BYTES:
+        raise _refused(
+            f"--precision {args.precision}: {args.model.name} has {found.size_bytes} bytes with its data, and at most "
+            f"{LARGEST_CONVERTED_BYTES} can be converted here: convert it where it was exported, and leave the flag out"
+        )
     if (args.data is None) is (args.precision == "int8"):
         wanted = "int8 is calibrated: name real data with --data" if args.data is None else "--data is for int8"
         raise _refused(f"--precision {args.precision}: {wanted}")
@@ -168,64 +222,6 @@ def _refused(text: str) -> Exception:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-class _Display:
-    """A ``BuildObserver`` that draws bars on standard error, one for each phase that is open, and watches for Ctrl-C."""
-
-    def __init__(self, progress: Any, write: Callable[[str], None]) -> None:
-        self._progress = progress
-        self._write = write
-        self._open: list[tuple[str, Any]] = []
-        self._is_cancelled = False
-
-    def cancel(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler of SIGINT. The builder asks at its next step; a second Ctrl-C ends the process."""
-        self._is_cancelled = True
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    def phase_started(self, name: str, parent: str | None, steps: int) -> None:
-        """Draws a bar below those of the phases around it."""
-        depth = len(self._open) if parent is not None else 0
-        self._open.append((name, self._progress.add_task("  " * depth + name, total=steps)))
-
-    def step_done(self, name: str, step: int) -> None:
-        """Moves the innermost bar of that name."""
-        for open_name, task in reversed(self._open):
-            if open_name == name:
-                self._progress.update(task, completed=step + 1)
-                return
-
-    def phase_finished(self, name: str) -> None:
-        """Takes the bar away."""
-        for index in range(len(self._open) - 1, -1, -1):
-            if self._open[index][0] == name:
-                self._progress.remove_task(self._open.pop(index)[1])
-                return
-
-    def note(self, text: str) -> None:
-        """One line above the bars."""
-        self._write(text)
-
-    def is_cancelled(self) -> bool:
-        """Whether there was a Ctrl-C."""
-        return self._is_cancelled
-
-
-@contextmanager
-def _observer() -> Iterator[_Display]:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        display = _Display(progress, lambda text: console.print(text, markup=False, soft_wrap=True))
-        previous = signal.signal(signal.SIGINT, display.cancel)
-        try:
-            yield display
-        finally:
-            signal.signal(signal.SIGINT, previous)
 
 
 def _report(plan: Path, metadata: PlanMetadata, *, as_json: bool) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from core_grpc.backends.tensorrt.bindings import FLAVOURS
 from core_grpc.backends.tensorrt.plan_metadata import PlanMetadata, Profile, TensorInfo
 
+_KINDS = 6
+"""Kinds of layers that are listed one by one."""
+
 
 def described(metadata: PlanMetadata) -> tuple[str, ...]:
     """Every line that the metadata give, each as ``  name  value``."""
@@ -46,11 +49,12 @@ def _rows(metadata: PlanMetadata) -> Iterator[tuple[str, str]]:
     yield "library", f"{title} {metadata.flavour_version}"
     yield "for", targets_of(metadata)
     yield "source", f"{metadata.source.file}, opset {metadata.source.opset}, SHA-256 {metadata.source.sha256[:12]}…"
+    yield from (("with", f"{name}, SHA-256 {digest[:12]}…") for name, digest in metadata.source.external_sha256.items())
     yield "precision", metadata.precision
     yield from (("input", _tensor(tensor)) for tensor in metadata.inputs)
     yield from (("output", _tensor(tensor)) for tensor in metadata.outputs)
     yield from ((f"profile {number}", spelled_profile(profile)) for number, profile in enumerate(metadata.profiles))
-    yield "layers", f"{metadata.layers} before fusion"
+    yield "layers", _layers(metadata)
     yield "plan", f"{size(metadata.plan_bytes)}, SHA-256 {metadata.plan_sha256[:12]}…"
     yield "GPU memory", _memory(metadata)
     yield "options", _options(metadata)
@@ -69,6 +73,13 @@ def _tensor(tensor: TensorInfo) -> str:
     return f"{tensor.name} {tensor.datatype} [{shape}]"
 
 
+def _layers(metadata: PlanMetadata) -> str:
+    kinds = [f"{count} {name.lower().replace('_', ' ')}" for name, count in metadata.layer_kinds.items()]
+    if len(kinds) > _KINDS:
+        kinds[_KINDS:] = [f"{sum(list(metadata.layer_kinds.values())[_KINDS:])} others"]
+    return f"{metadata.layers} before fusion{': ' if kinds else ''}{', '.join(kinds)}"
+
+
 def _memory(metadata: PlanMetadata) -> str:
     if metadata.activation_bytes is None or metadata.weights_bytes is None:
         return "not known: the builder did not say"
@@ -78,9 +89,17 @@ def _memory(metadata: PlanMetadata) -> str:
 def _options(metadata: PlanMetadata) -> str:
     said = dict(metadata.options)
     workspace = said.pop("workspace_bytes", None)
-    texts = [f"workspace {size(int(workspace))}"] if workspace is not None else []
+    texts = [f"workspace {_power_of_two(int(workspace))}"] if workspace is not None else []
     texts += [name if value is True else f"{name} {value}" for name, value in said.items() if value is not False and value != ""]
     return ", ".join(text.replace("_", " ") for text in texts)
+
+
+def _power_of_two(count: int) -> str:
+    """Bytes as ``--workspace`` takes them."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor and count % factor == 0:
+            return f"{count // factor} {unit}"
+    return f"{count} B"
 
 
 def _accuracy(metadata: PlanMetadata) -> Iterator[tuple[str, str]]:

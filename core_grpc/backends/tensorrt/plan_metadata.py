@@ -64,10 +64,13 @@ class SourceInfo:
     file: str
     """Its name, without directory."""
     sha256: str
-    """Of the file the user named; external data are not in it."""
+    """Of the file the user named, without external data."""
     size_bytes: int
+    """Of the file and its external data."""
     opset: int
     """Of the default domain."""
+    external_sha256: Mapping[str, str] = field(default_factory=dict)
+    """Of each file of external data, by its place beside the model."""
     converted_sha256: str = ""
     """Of the file the parser got, where a precision was converted first."""
 
@@ -130,6 +133,8 @@ class PlanMetadata:
     """Device memory of the weights, as the builder logged it."""
     layers: int
     """Of the network before fusion."""
+    layer_kinds: Mapping[str, int] = field(default_factory=dict)
+    """Of the same network: how many of each of TensorRT's kinds (``CONVOLUTION``, …), most first."""
     accuracy: Accuracy | None = None
     warnings: tuple[str, ...] = ()
     """What the builder told the user."""
@@ -261,6 +266,18 @@ class _Table:
     def table(self, key: str) -> _Table:
         return _Table(f"{self.where}: {key}", self._value.get(key))
 
+    def counts(self, key: str) -> dict[str, int]:
+        if not self.has(key):
+            return {}
+        table = self.table(key)
+        return {name: table.number(name) for name, _ in table.items()}
+
+    def named_texts(self, key: str) -> dict[str, str]:
+        if not self.has(key):
+            return {}
+        table = self.table(key)
+        return {name: table.text(name) for name, _ in table.items()}
+
     def tables(self, key: str) -> list[_Table]:
         return [_Table(f"{self.where}: {key}[{index}]", item) for index, item in enumerate(self._items(key, dict))]
 
@@ -313,6 +330,7 @@ def _metadata(table: _Table) -> PlanMetadata:
         activation_bytes=table.number("activation_bytes") if table.has("activation_bytes") else None,
         weights_bytes=table.number("weights_bytes") if table.has("weights_bytes") else None,
         layers=table.number("layers"),
+        layer_kinds=table.counts("layer_kinds"),
         accuracy=_accuracy(table.table("accuracy")) if table.has("accuracy") else None,
         warnings=table.texts("warnings"),
     )
@@ -320,7 +338,12 @@ def _metadata(table: _Table) -> PlanMetadata:
 
 def _source(table: _Table) -> SourceInfo:
     return SourceInfo(
-        table.text("file"), table.text("sha256"), table.number("size_bytes"), table.number("opset"), table.text("converted_sha256", "")
+        table.text("file"),
+        table.text("sha256"),
+        table.number("size_bytes"),
+        table.number("opset"),
+        table.named_texts("external_sha256"),
+        table.text("converted_sha256", ""),
     )
 
 

@@ -18,6 +18,7 @@ from core_grpc.backends.tensorrt.build.failures import BuildCancelled, BuildRefu
 from core_grpc.backends.tensorrt.build.network import ParsedNetwork, parse_network
 from core_grpc.backends.tensorrt.build.onnx_model import OnnxModel, read_model
 from core_grpc.backends.tensorrt.build.options import CURRENT, BuildRequest, check_request
+from core_grpc.backends.tensorrt.build.output import check_output, directory_of
 from core_grpc.backends.tensorrt.build.profiles import complete_profiles, suggest_profiles
 from core_grpc.backends.tensorrt.build.progress import BuildObserver, monitor_for
 from core_grpc.backends.tensorrt.build.recorder import ErrorRecord, Journal, quiet_stdout, recorder_for
@@ -50,10 +51,13 @@ def build_plan(bindings: Bindings, request: BuildRequest, machine: Machine, obse
         BuildCancelled: the observer said so; nothing was written.
     """
     notes = list(check_request(bindings, request, machine))
+    check_output(request.plan)
     model = read_model(request.model, request.independent_dimensions)
     if request.precision not in (None, model.precision):
         raise BuildRefused(f"--precision {request.precision}: {model.path.name} is in {model.precision}")
     notes += model.notes
+    if model.precision == "fp8":
+        notes.append("FP8 runs on GPUs of compute capability 8.9 and newer")
     profiles = _profiles(model, request, observer)
     for note in notes:
         observer.note(note)
@@ -62,8 +66,8 @@ def build_plan(bindings: Bindings, request: BuildRequest, machine: Machine, obse
         observer.note(note)
     metadata = _metadata(bindings, request, machine, built, notes)
     try:
-        request.plan.parent.mkdir(parents=True, exist_ok=True)
-        write_plan(request.plan, built.content, metadata)
+        with directory_of(request.plan):
+            write_plan(request.plan, built.content, metadata)
     except OSError as error:
         raise BuildRefused(f"{request.plan} cannot be written: {error.strerror}") from None
     return metadata
@@ -91,7 +95,9 @@ def _build(bindings: Bindings, request: BuildRequest, model: OnnxModel, profiles
             raise _refusal(model, record)
         cache.keep()
         content = bytes(plan)
-    return _Built(model, parsed, profiles, content, journal, time.monotonic() - started, (*parsed.notes, *journal.warnings))
+    return _Built(
+        model, parsed, profiles, content, journal, time.monotonic() - started, (*parsed.notes, *map(_explained, journal.warnings))
+    )
 
 
 def _profiles(model: OnnxModel, request: BuildRequest, observer: BuildObserver) -> tuple[Profile, ...]:
@@ -105,14 +111,20 @@ def _profiles(model: OnnxModel, request: BuildRequest, observer: BuildObserver) 
     return suggestion.profiles
 
 
+def _explained(warning: str) -> str:
+    remedy = remedy_for("", warning)
+    return f"{warning} → {remedy}" if remedy else warning
+
+
 def _refusal(model: OnnxModel, record: ErrorRecord) -> BuildRefused:
-    texts = record.errors or ["TensorRT gave no reason"]
     lines = []
-    for text in texts:
+    for text in record.errors or ["TensorRT gave no reason"]:
         remedy = remedy_for("", text)
         lines.append(f"  {text}")
         if remedy:
             lines.append(f"    → {remedy}")
+    if model.branches and not any("→" in line for line in lines):
+        lines.append(f"    → the model has branches ({', '.join(model.branches)}), which may be why: export it for one case, without them")
     return BuildRefused(f"{model.path.name}: the parser took it, but TensorRT cannot build it", lines)
 
 
@@ -137,16 +149,21 @@ def _metadata(bindings: Bindings, request: BuildRequest, machine: Machine, built
         peak_host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         activation_bytes=built.journal.activation_bytes,
         weights_bytes=built.journal.weights_bytes,
-        layers=built.parsed.layers,
+        layers=sum(built.parsed.layer_kinds.values()),
+        layer_kinds=built.parsed.layer_kinds,
         warnings=(*notes, *built.notes),
     )
 
 
-def _source(request: BuildRequest, model: OnnxModel) -> SourceInfo:
-    if request.source is None:
-        return SourceInfo(model.path.name, model.sha256, model.size_bytes, model.opset)
+def _source(request: BuildRequest, built: OnnxModel) -> SourceInfo:
+    named = built if request.source is None else read_model(request.source)
     return SourceInfo(
-        request.source.name, sha256_of(request.source), request.source.stat().st_size, model.opset, converted_sha256=model.sha256
+        file=named.path.name,
+        sha256=named.sha256,
+        size_bytes=named.size_bytes,
+        opset=named.opset,
+        external_sha256={name: sha256_of(named.path.parent / name) for name in named.external_files},
+        converted_sha256="" if request.source is None else built.sha256,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,8 @@ class ParsedNetwork:
     """Holds the weights that the network points to."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    layers: int
+    layer_kinds: Mapping[str, int]
+    """How many of each of TensorRT's kinds, most first."""
     notes: tuple[str, ...]
 
 
@@ -35,6 +38,7 @@ class _Complaint:
     index: int
     """The node's; -1 where none is to blame."""
     name: str
+    """The node's; of one that has none, its first output's."""
     operator: str
     text: str
 
@@ -52,16 +56,20 @@ def parse_network(bindings: Bindings, builder: Any, model: OnnxModel) -> ParsedN
     trt = bindings.module
     network = builder.create_network(_creation_flags(trt))
     parser = trt.OnnxParser(network, logger_of(bindings))
-    # The path is where external data lie.
-    is_parsed = parser.parse(model.proto.SerializeToString(), str(model.path.resolve()))
-    complaints = _complaints(parser)
+    # The path is where external data lie; those of a link lie beside the link (as in the caches that models are downloaded to).
+    is_parsed = parser.parse(model.proto.SerializeToString(), str(model.path.absolute()))
+    complaints = _complaints(parser, model)
     if not is_parsed or complaints:
         raise _refusal(model, complaints)
     inputs = tuple(_described(network.get_input(i), model.inputs) for i in range(network.num_inputs))
     outputs = tuple(_described(network.get_output(i), model.outputs) for i in range(network.num_outputs))
     if not outputs:
         raise BuildRefused(f"{model.path.name}: the parser took it and made a network without outputs")
-    return ParsedNetwork(network, parser, inputs, outputs, int(network.num_layers), _changed_types(inputs, outputs))
+    return ParsedNetwork(network, parser, inputs, outputs, _kinds(network), _changed_types(inputs, outputs))
+
+
+def _kinds(network: Any) -> Mapping[str, int]:
+    return dict(Counter(network.get_layer(index).type.name for index in range(network.num_layers)).most_common())
 
 
 def _creation_flags(trt: Any) -> int:
@@ -70,10 +78,19 @@ def _creation_flags(trt: Any) -> int:
     return 0 if flag is None else 1 << int(flag)
 
 
-def _complaints(parser: Any) -> list[_Complaint]:
+def _complaints(parser: Any, model: OnnxModel) -> list[_Complaint]:
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
-    found = [_Complaint(int(error.node()), error.node_name(), error.node_operator(), _short(error.desc())) for error in errors]
+    found = [_Complaint(int(error.node()), _name(error, model), error.node_operator(), _short(error.desc())) for error in errors]
     return [complaint for complaint in found if not is_stray(complaint.text)]
+
+
+def _name(error: Any, model: OnnxModel) -> str:
+    """A node's name; where it has none, that of its first output: nodes inside of branches are counted from the start again."""
+    nodes = model.proto.graph.node
+    index = int(error.node())
+    if error.node_name() or not 0 <= index < len(nodes) or nodes[index].op_type != error.node_operator():
+        return str(error.node_name())
+    return str(nodes[index].output[0])
 
 
 def _refusal(model: OnnxModel, complaints: list[_Complaint]) -> BuildRefused:

@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx.external_data_helper import uses_external_data
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from core_grpc.backends.tensorrt.build.failures import BuildRefused
 from core_grpc.backends.tensorrt.plan_metadata import sha256_of
@@ -61,12 +61,16 @@ class OnnxModel:
     sha256: str
     size_bytes: int
     """Of the file and its external data."""
+    external_files: tuple[str, ...]
+    """External data by their places beside the file, sorted."""
     opset: int
     inputs: tuple[GraphTensor, ...]
     """Without initializers that old exporters list as inputs."""
     outputs: tuple[GraphTensor, ...]
     precision: str
     """The lowest that its weights or its quantisers have: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``fp8``, ``int4``."""
+    branches: tuple[str, ...]
+    """Its operators with graphs inside: ``If``, ``Loop``, ``Scan``."""
     notes: tuple[str, ...]
     """What the user should know, each as one line."""
 
@@ -85,7 +89,7 @@ def read_model(path: Path, independent: Sequence[str] = ()) -> OnnxModel:
     if not proto.graph.output:
         raise BuildRefused(f"{path.name}: wanted a model, got a graph without outputs")
     opset = _opset(path, proto)
-    external_bytes = _external_bytes(path, proto)
+    external_files = _external_files(path, proto)
     notes = _separate(proto, independent)
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_tensor(path, "input", value) for value in proto.graph.input if value.name not in initializers)
@@ -94,11 +98,13 @@ def read_model(path: Path, independent: Sequence[str] = ()) -> OnnxModel:
         path=path,
         proto=proto,
         sha256=sha256_of(path),
-        size_bytes=path.stat().st_size + external_bytes,
+        size_bytes=sum(part.stat().st_size for part in (path, *(path.parent / name for name in external_files))),
+        external_files=external_files,
         opset=opset,
         inputs=inputs,
         outputs=outputs,
         precision=precision_of(proto),
+        branches=tuple(sorted({node.op_type for node in _nodes(proto.graph) if _has_graphs(node)})),
         notes=(*notes, *_double_notes(inputs, outputs)),
     )
 
@@ -106,10 +112,13 @@ def read_model(path: Path, independent: Sequence[str] = ()) -> OnnxModel:
 def precision_of(proto: Any) -> str:
     """The lowest precision that a model's weights or quantisers have."""
     initializers = {tensor.name: tensor for graph in _graphs(proto.graph) for tensor in graph.initializer}
+    # What is quantised already says its type itself; of what is quantised by the graph the zero point does.
     quantised = Counter(
-        _QUANTISED.get(initializers[node.input[2]].data_type, "")
+        _QUANTISED.get(initializers[name].data_type, "")
         for node in _nodes(proto.graph)
-        if node.op_type in _QUANTISERS and len(node.input) > 2 and node.input[2] in initializers
+        if node.op_type in _QUANTISERS
+        for name in (node.input[0], *node.input[2:])
+        if name in initializers
     )
     for name in ("int4", "fp8", "int8"):
         if quantised[name]:
@@ -168,22 +177,31 @@ def _opset(path: Path, proto: Any) -> int:
     return opset
 
 
-def _external_bytes(path: Path, proto: Any) -> int:
-    """The size of the external data. The parser's own text for a missing file does not name it."""
-    files = {
-        entry.value
-        for graph in _graphs(proto.graph)
-        for tensor in graph.initializer
-        if uses_external_data(tensor)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+def _external_files(path: Path, proto: Any) -> tuple[str, ...]:
+    """The files of external data, checked. The parser's own text for what is wrong with them does not name the file."""
+    tensors = [tensor for graph in _graphs(proto.graph) for tensor in graph.initializer if uses_external_data(tensor)]
+    wanted = [(tensor.name, ExternalDataInfo(tensor)) for tensor in tensors]
+    files = {info.location for _, info in wanted}
+    outside = sorted(name for name in files if Path(name).is_absolute() or ".." in Path(name).parts)
+    if outside:
+        raise BuildRefused(
+            f"{path.name}: {len(outside)} of its files of external data are outside of its directory, where ONNX allows none",
+            [f"  {name}: move it into the directory, and write its new place into the model" for name in outside],
+        )
     missing = sorted(name for name in files if not (path.parent / name).is_file())
     if missing:
         raise BuildRefused(
             f"{path.name}: {len(missing)} of its files of external data are missing beside it", [f"  {name}" for name in missing]
         )
-    return sum((path.parent / name).stat().st_size for name in files)
+    sizes = {name: (path.parent / name).stat().st_size for name in files}
+    for tensor, info in wanted:
+        end = (info.offset or 0) + (info.length or 0)
+        if end > sizes[info.location]:
+            raise BuildRefused(
+                f"{path.name}: {info.location} has {sizes[info.location]} bytes, and initializer '{tensor}' ends at byte {end}: "
+                "the file is another's, or half of itself"
+            )
+    return tuple(sorted(files))
 
 
 def _tensor(path: Path, role: str, value: Any) -> GraphTensor:
@@ -255,6 +273,10 @@ def _graphs(graph: Any) -> Iterator[Any]:
 def _nodes(graph: Any) -> Iterator[Any]:
     for inner in _graphs(graph):
         yield from inner.node
+
+
+def _has_graphs(node: Any) -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
 def _count(dimensions: Sequence[int]) -> int:

@@ -57,6 +57,18 @@ _BY_MESSAGE: tuple[tuple[re.Pattern[str], str], ...] = (
         "TensorRT takes dimensions of equal names for equal sizes: give them the same sizes, or --independent-dims NAME",
     ),
     (re.compile(r"FP32 GEMM is not supported"), "GPUs before 8.0 cannot run this in FP32: leave the target out, or build FP16"),
+    (
+        re.compile(r"HW-specific datatypes"),
+        "FP8 needs compute capability 8.9 or newer: leave the older targets out",
+    ),
+    (
+        re.compile(r"kOPT values for profile|kMIN values for profile|kMAX values for profile"),
+        "the model cannot be computed with these shapes: write others with --shapes",
+    ),
+    (
+        re.compile(r"not self-consistent"),
+        "sizes of the largest (or least) shapes do not fit each other: a profile for each use has fitting ones, one --shapes each",
+    ),
     (re.compile(r"[Oo]ut of memory|insufficient memory|OutOfMemory"), "less memory: smaller largest shapes, or a smaller --workspace"),
     (re.compile(r"insufficient workspace|workspace"), "a larger --workspace"),
     (
@@ -65,12 +77,12 @@ _BY_MESSAGE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )
 
-_STRAY = re.compile(r"cudaError ?35|CUDA driver version is insufficient")
-"""What the compiler says of itself where there is no GPU; it does not concern the model."""
+_STRAY = re.compile(r"cudaError ?35|CUDA driver version is insufficient|Make sure input .* has Int64 binding")
+"""What the compiler says of itself where there is no GPU, and what the metadata say anyway; neither concerns the model."""
 
 
 def is_stray(message: str) -> bool:
-    """Whether a message is about the missing GPU, and not about the model."""
+    """Whether a message is none that a user should read."""
     return _STRAY.search(message) is not None
 
 

@@ -72,6 +72,9 @@ def test_a_model_is_built_for_four_gpus_in_each_precision(tmp_path: Path, calibr
     assert plan.read_bytes()[:4] == b"vtrt"
     assert (metadata.precision, metadata.targets, metadata.flavour) == (precision, TARGETS, "tensorrt_rtx")
     assert metadata.layers >= layers
+    assert f"layers      {metadata.layers} before fusion: " in done.stdout
+    assert "3 convolution" in done.stdout
+    assert "options     workspace 1 GiB, optimization level 3" in done.stdout
     assert metadata.weights_bytes
     assert metadata.source.file == "digits_cnn.onnx"
     assert bool(metadata.source.converted_sha256) is (precision != "fp32")

@@ -102,6 +102,39 @@ def test_missing_external_data_are_named(tmp_path: Path) -> None:
     assert refused.value.details == ("  weights.bin",)
 
 
+@pytest.mark.parametrize(
+    ("place", "wanted"), [("../weights.bin", "  ../weights.bin: move it"), ("/tmp/weights.bin", "  /tmp/weights.bin: move it")]
+)
+def test_external_data_outside_of_the_directory_are_named(tmp_path: Path, place: str, wanted: str) -> None:
+    path = with_external_data(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        next(entry for entry in tensor.external_data if entry.key == "location").value = place
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(BuildRefused, match="1 of its files of external data are outside of its directory") as refused:
+        read_model(path)
+    assert refused.value.details[0].startswith(wanted)
+
+
+def test_external_data_that_are_too_short_are_named(tmp_path: Path) -> None:
+    path = with_external_data(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(bytes(1000))
+    with pytest.raises(BuildRefused, match=r"weights.bin has 1000 bytes, and initializer '.*' ends at byte \d+"):
+        read_model(path)
+
+
+def test_external_data_may_lie_in_a_directory_below(tmp_path: Path) -> None:
+    path = with_external_data(tmp_path, "parts/weights.bin")
+    assert read_model(path).external_files == ("parts/weights.bin",)
+
+
+def with_external_data(directory: Path, place: str = "weights.bin") -> Path:
+    (directory / place).parent.mkdir(exist_ok=True)
+    path = directory / "model.onnx"
+    onnx.save(onnx.load(DIGITS), path, save_as_external_data=True, location=place, size_threshold=0)
+    return path
+
+
 def test_the_precision_of_weights_that_are_nodes_is_seen(tmp_path: Path) -> None:
     weights = helper.make_tensor("w", TensorProto.FLOAT16, [2], [1.0, 2.0])
     nodes = [helper.make_node("Constant", [], ["w"], value=weights), helper.make_node("Add", ["x", "w"], ["y"])]
