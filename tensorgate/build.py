@@ -169,11 +169,10 @@ def _convert(args: argparse.Namespace, model: Path) -> None:
     Raises:
         BuildRefused: it cannot be converted, or not be written.
     """
-    from onnx.checker import ValidationError  # noqa: PLC0415
-
     from core_grpc.errors import InvalidArgument  # noqa: PLC0415
     from core_grpc.precision.calibration import read_samples  # noqa: PLC0415
     from core_grpc.precision.conversion import Precision, convert  # noqa: PLC0415
+    from core_grpc.precision.failures import LIBRARY_FAILURES  # noqa: PLC0415
 
     try:
         convert(args.model, model, Precision(args.precision), read_samples(args.data) if args.data else None)
@@ -181,8 +180,7 @@ def _convert(args: argparse.Namespace, model: Path) -> None:
         raise _refused(f"--precision {args.precision}: {error}") from None
     except OSError as error:
         raise _refused(f"--precision {args.precision}: {error.strerror or error} (the converted file lies in {model.parent})") from None
-    except (ValidationError, ValueError, RuntimeError) as error:
-        # The libraries that convert have no errors of their own; theirs begin with what matters.
+    except LIBRARY_FAILURES as error:
         raise _refused(f"--precision {args.precision}: {args.model.name} cannot be converted: {_first_line(error)}") from None
 
 
