@@ -86,7 +86,10 @@ def _run(args: argparse.Namespace, interrupts: Interrupts) -> int:
     try:
         from core_grpc.backends.tensorrt.build import builder, failures, options  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        sys.stderr.write(f"tensorgate build needs {error.name}: pip install 'tensorgate[build]'\n")
+        sys.stderr.write(
+            f"tensorgate build needs {error.name}: pip install 'tensorgate[rtx,build]', which takes no GPU, "
+            "or 'tensorgate[tensorrt,build]'\n"
+        )
         return 1
     from core_grpc.backends.tensorrt.build.output import check_output  # noqa: PLC0415
     from core_grpc.backends.tensorrt.machine import this_machine  # noqa: PLC0415

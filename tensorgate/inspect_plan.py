@@ -17,6 +17,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print them as JSON")
 
 
+_KINDS = ((b"", "an empty file"), (b"version https://git-lfs", "a Git LFS pointer: run `git lfs pull` where it came from"))
+_HEAD_BYTES = 64
+
+
+def _other_kind(plan: Path) -> str:
+    """What a file is that is no plan for certain; "" where it may be one."""
+    if plan.suffix == ".onnx":
+        return "an ONNX file: `tensorgate build` makes a plan of it"
+    try:
+        with plan.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return ""
+    return next((kind for start, kind in _KINDS if head == start or (start and head.startswith(start))), "")
+
+
 def run(args: argparse.Namespace) -> int:
     """Shows it. Gives the exit code: 0, 1 where there are no metadata or they are another plan's."""
     # The other commands need none of it.
@@ -26,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
     plan: Path = args.plan / _PLAN if args.plan.is_dir() else args.plan
     if not plan.is_file():
         sys.stderr.write(f"tensorgate inspect: {plan}: there is no such file\n")
+        return 1
+    if kind := _other_kind(plan):
+        sys.stderr.write(f"tensorgate inspect: {plan.name}: wanted a TensorRT plan, got {kind}\n")
         return 1
     try:
         metadata = read_metadata(plan)

@@ -25,7 +25,13 @@ Listener: TypeAlias = Callable[[str, str], None]
 
 
 class BindingsAbsent(Exception):
-    """A flavour cannot be imported; the message is one line that says why."""
+    """A flavour cannot be imported; the message is one line that says why, and what to do where that is known."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{reason}: {remedy}" if remedy else reason)
+        self.reason = reason
+        self.remedy = remedy
+        """A command, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class Flavour:
     """Whether it has a builder, or runs plans only."""
 
 
-TENSORRT = Flavour("tensorrt", "TensorRT", ("tensorrt",), "pip install 'tensorgate[tensorrt]'", can_build=True)
+TENSORRT = Flavour("tensorrt", "TensorRT", ("tensorrt",), "pip install 'tensorgate[tensorrt,build]'", can_build=True)
 LEAN = Flavour(
     "tensorrt_lean",
     "TensorRT lean runtime",
@@ -52,7 +58,9 @@ LEAN = Flavour(
     "pip install 'tensorgate[lean]'",
     can_build=False,
 )
-RTX = Flavour("tensorrt_rtx", "TensorRT-RTX", ("tensorrt_rtx", "tensorrt_rtx_bindings"), "pip install 'tensorgate[rtx]'", can_build=True)
+RTX = Flavour(
+    "tensorrt_rtx", "TensorRT-RTX", ("tensorrt_rtx", "tensorrt_rtx_bindings"), "pip install 'tensorgate[rtx,build]'", can_build=True
+)
 
 FLAVOURS: Mapping[str, Flavour] = {flavour.name: flavour for flavour in (TENSORRT, LEAN, RTX)}
 """By name, in the order in which they are preferred."""
@@ -83,12 +91,12 @@ def load_bindings(name: str) -> Bindings:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name != module_name:
-                raise BindingsAbsent(f"{module_name} is installed, but needs the module {error.name}: {flavour.install}") from None
+                raise BindingsAbsent(f"{module_name} is installed, but needs the module {error.name}", flavour.install) from None
         except (ImportError, OSError) as error:  # Bindings without their libraries; libraries that do not load.
             raise BindingsAbsent(f"{module_name} is installed, but does not load: {error}") from None
         else:
             return Bindings(flavour, module, str(getattr(module, "__version__", "unknown")))
-    raise BindingsAbsent(f"{flavour.title} is not installed: {flavour.install}")
+    raise BindingsAbsent(f"{flavour.title} is not installed", flavour.install)
 
 
 def find_bindings() -> Mapping[str, Bindings | BindingsAbsent]:
@@ -100,6 +108,13 @@ def find_bindings() -> Mapping[str, Bindings | BindingsAbsent]:
         except BindingsAbsent as absence:
             found[name] = absence
     return found
+
+
+def capability_names(bindings: Bindings) -> Mapping[str, Any]:
+    """The targets that a flavour can name, such as ``8.9``, with its enum's values; empty for one that builds for its own GPU only."""
+    enum = getattr(bindings.module, "ComputeCapability", None)
+    members: Mapping[str, Any] = enum.__members__ if enum is not None else {}
+    return {f"{name[2:-1]}.{name[-1]}": value for name, value in members.items() if name.startswith("SM")}
 
 
 @cache
@@ -157,6 +172,7 @@ __all__ = [
     "BindingsAbsent",
     "Flavour",
     "Listener",
+    "capability_names",
     "find_bindings",
     "listening",
     "load_bindings",

@@ -7,13 +7,15 @@ runtime without a driver may end in a segmentation fault.
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 
 from core_grpc.backends.gpus import visible_gpus
-from core_grpc.backends.tensorrt.bindings import FLAVOURS, RTX, TENSORRT, Bindings, BindingsAbsent, find_bindings
+from core_grpc.backends.tensorrt.bindings import FLAVOURS, RTX, TENSORRT, Bindings, BindingsAbsent, capability_names, find_bindings
+from core_grpc.version import __version__
 
 _DRIVER = "libcuda.so.1"
 _NAME_BYTES = 256
@@ -59,11 +61,14 @@ def examined() -> tuple[Finding, ...]:
     driver = driver_of_machine()
     flavours = find_bindings()
     return (
+        Finding(
+            "tensorgate", f"{__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}", is_there=True
+        ),
         _driver_finding(driver),
-        *(_gpu_finding(gpu) for gpu in driver.gpus),
+        *(_gpu_finding(gpu, flavours[RTX.name]) for gpu in driver.gpus),
         *(_flavour_finding(name, found) for name, found in flavours.items()),
         _package_finding("cuda-python", "cuda", "pip install 'cuda-python>=13,<14'"),
-        _onnxruntime_finding(),
+        _onnxruntime_finding(driver),
         _package_finding("onnx", "onnx", "pip install 'tensorgate[build]'"),
         *_abilities(driver, flavours),
     )
@@ -104,15 +109,18 @@ def _driver_finding(driver: Driver) -> Finding:
     return Finding("NVIDIA driver", f"runs CUDA up to {driver.cuda_version}", is_there=True)
 
 
-def _gpu_finding(gpu: Gpu) -> Finding:
+def _gpu_finding(gpu: Gpu, rtx: Bindings | BindingsAbsent) -> Finding:
     state = f"{gpu.name}, compute capability {gpu.compute_capability}, {gpu.memory_bytes / 2**30:.0f} GiB"
+    if isinstance(rtx, Bindings) and gpu.compute_capability not in capability_names(rtx):
+        state += f"; TensorRT-RTX {rtx.version} does not run on it: full TensorRT does, or ONNX Runtime with CUDA"
     return Finding(f"GPU {gpu.number}", state, is_there=True)
 
 
 def _flavour_finding(name: str, found: Bindings | BindingsAbsent) -> Finding:
     if isinstance(found, Bindings):
         return Finding(found.flavour.title, found.version, is_there=True)
-    return Finding(FLAVOURS[name].title, f"cannot be imported: {found}", is_there=False)
+    title = FLAVOURS[name].title
+    return Finding(title, found.reason.removeprefix(f"{title} "), is_there=False, remedy=found.remedy)
 
 
 def _package_finding(distribution: str, module: str, remedy: str) -> Finding:
@@ -121,30 +129,32 @@ def _package_finding(distribution: str, module: str, remedy: str) -> Finding:
     return Finding(distribution, metadata.version(distribution), is_there=True)
 
 
-def _onnxruntime_finding() -> Finding:
+def _onnxruntime_finding(driver: Driver) -> Finding:
     """ONNX Runtime by its distributions: the one for GPUs has the same module."""
-    for distribution in ("onnxruntime-gpu", "onnxruntime"):
+    for distribution, place in (("onnxruntime-gpu", "on CPUs and by CUDA"), ("onnxruntime", "on CPUs")):
         try:
-            return Finding(distribution, metadata.version(distribution), is_there=True)
+            state = f"{metadata.version(distribution)}, serves ONNX models {place}"
         except metadata.PackageNotFoundError:
             continue
+        lacks_cuda = distribution == "onnxruntime" and driver.gpus
+        remedy = "for the GPU: pip uninstall onnxruntime; pip install 'tensorgate[cuda]'" if lacks_cuda else ""
+        return Finding(distribution, state, is_there=True, remedy=remedy)
     return Finding("onnxruntime", "is not installed", is_there=False, remedy="pip install tensorgate")
 
 
 def _abilities(driver: Driver, found: Mapping[str, Bindings | BindingsAbsent]) -> Sequence[Finding]:
     has_onnx = find_spec("onnx") is not None
-    rtx = isinstance(found.get(RTX.name), Bindings) and has_onnx
+    rtx = found.get(RTX.name)
+    targets = ", ".join(capability_names(rtx)) if isinstance(rtx, Bindings) and has_onnx else ""
     full = isinstance(found.get(TENSORRT.name), Bindings) and has_onnx and bool(driver.gpus)
+    own = "" if full else TENSORRT.install if driver.gpus else f"a GPU in this machine, and {TENSORRT.install}"
     return (
-        Finding("builds ahead of time", _ahead(rtx), is_there=rtx, remedy=_lacks(rtx, RTX.install)),
-        Finding("builds for its own GPU", "yes" if full else "no", is_there=full, remedy=_lacks(full, f"a GPU, and {TENSORRT.install}")),
+        Finding(
+            "builds ahead of time",
+            f"plans for compute capabilities {targets}, without such a GPU here" if targets else "no",
+            is_there=bool(targets),
+            remedy="" if targets else RTX.install,
+        ),
+        Finding("builds for its own GPU", "yes" if full else "no", is_there=full, remedy=own),
         Finding("runs plans", "no: this version serves no plans", is_there=False),
     )
-
-
-def _ahead(can_build: bool) -> str:
-    return "for GPUs by name, without one here" if can_build else "no"
-
-
-def _lacks(is_there: bool, remedy: str) -> str:
-    return "" if is_there else remedy

@@ -6,9 +6,9 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from core_grpc.backends.tensorrt.bindings import RTX, Bindings
+from core_grpc.backends.tensorrt.bindings import RTX, Bindings, capability_names
 from core_grpc.backends.tensorrt.build.failures import BuildRefused
-from core_grpc.backends.tensorrt.build.options import CURRENT, HARDWARE_LEVELS, BuildRequest, capability_names
+from core_grpc.backends.tensorrt.build.options import CURRENT, HARDWARE_LEVELS, BuildRequest
 from core_grpc.backends.tensorrt.build.recorder import ErrorRecord
 from core_grpc.backends.tensorrt.plan_metadata import Profile
 

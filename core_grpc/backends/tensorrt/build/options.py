@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from core_grpc.backends.tensorrt.bindings import RTX, Bindings, BindingsAbsent, Flavour, load_bindings
+from core_grpc.backends.tensorrt.bindings import RTX, Bindings, BindingsAbsent, Flavour, capability_names, load_bindings
 from core_grpc.backends.tensorrt.build.failures import BuildRefused
 from core_grpc.backends.tensorrt.machine import Machine
 from core_grpc.backends.tensorrt.plan_metadata import Profile
@@ -91,13 +90,6 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"wanted bytes such as 512MiB or 1GiB, got {text!r}")
     return int(match[1]) * _UNITS[match[2].upper()]
-
-
-def capability_names(bindings: Bindings) -> Mapping[str, Any]:
-    """The targets that a flavour can name, such as ``8.9``, with its enum's values; empty for one that builds for its own GPU only."""
-    enum = getattr(bindings.module, "ComputeCapability", None)
-    members: Mapping[str, Any] = enum.__members__ if enum is not None else {}
-    return {f"{name[2:-1]}.{name[-1]}": value for name, value in members.items() if name.startswith("SM")}
 
 
 def _check_rtx(bindings: Bindings, request: BuildRequest, machine: Machine) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ def test_what_is_not_installed_is_absent_with_the_command_that_installs_it(monke
     monkeypatch.setitem(sys.modules, "tensorrt", None)  # As Python marks a module that may not be imported.
     absence = find_bindings()["tensorrt"]
     assert isinstance(absence, BindingsAbsent)
-    assert "pip install 'tensorgate[tensorrt]'" in str(absence)
+    assert "pip install 'tensorgate[tensorrt,build]'" in str(absence)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,21 @@ def test_inspect_shows_what_build_wrote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("model.onnx", b"\x08\x0a", "model.onnx: wanted a TensorRT plan, got an ONNX file"),
+        ("model.plan", b"", "model.plan: wanted a TensorRT plan, got an empty file"),
+        ("model.plan", b"version https://git-lfs.github.com/spec/v1\n", "got a Git LFS pointer"),
+    ],
+)
+def test_inspect_tells_what_a_file_is_that_is_no_plan(tmp_path: Path, name: str, content: bytes, wanted: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    shown = tensorgate("inspect", str(tmp_path / name))
+    assert (shown.returncode, len(shown.stderr.splitlines())) == (1, 1)
+    assert wanted in shown.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
         (["--target", "9.0"], "TensorRT-RTX 1.7.1.116 cannot build for it; it builds for 7.5, 8.0, 8.6, 8.9, 12.0, 12.1"),
@@ -119,7 +134,7 @@ def test_inspect_shows_what_build_wrote(tmp_path: Path) -> None:
         (["--precision", "int8", "--data", str(DIGITS)], "wanted an .npz file of numbers"),
         (["--precision", "fp16", "--data", str(SPLIT)], "--data is for int8"),
         (["--precision", "int8-weights"], "no MatMul left to convert"),
-        (["--flavour", "tensorrt"], "TensorRT is not installed: pip install 'tensorgate[tensorrt]'"),
+        (["--flavour", "tensorrt"], "TensorRT is not installed: pip install 'tensorgate[tensorrt,build]'"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_the_build(tmp_path: Path, arguments: list[str], wanted: str) -> None:
