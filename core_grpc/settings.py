@@ -113,6 +113,9 @@ class ModelsSettings:
     divided by intra_op_threads where that is set, and at least one."""
     gpu_slots: int = bounded(0, 0, 65536)
     """Executions that run at once on each GPU, likewise. 0: two."""
+    gpu_pool_bytes: int = bounded(0, 0, 1 << 50)
+    """Memory that tensors on their way may take on each GPU, for all models together and beside their weights. A batch that finds no room
+    is refused with RESOURCE_EXHAUSTED. 0: as much as the GPU has."""
     resources: str = ""
     """Totals of the resources that models share (`[instances] resources` in model.toml): `NAME:COUNT` for each device, or
     `NAME:COUNT:DEVICE` with `global`, `cpu`, or a GPU such as `gpu:0`; commas between them. A resource that is not named has the most

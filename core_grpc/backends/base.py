@@ -74,6 +74,8 @@ class ModelSource:
     """Where its instances will run, each place once."""
     model_file: str = ""
     """The file in the version's directory; empty for the backend's usual one."""
+    gpu_pool_bytes: int = 0
+    """How much memory the buffers of pipelines may take on each GPU; 0 for no limit but the GPU's."""
 
 
 class ModelInstance(Protocol):

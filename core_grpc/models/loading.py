@@ -157,6 +157,7 @@ def _read(entry: RepositoryEntry, settings: ModelsSettings) -> tuple[AnyLoadedMo
         entry.config.max_batch_size,
         tuple(dict.fromkeys(placed.placement for placed in placed_instances(entry.config.instances))),
         entry.config.model_file,
+        settings.gpu_pool_bytes,
     )
     loaded = backend.load(source)
     try:

@@ -12,8 +12,6 @@ from core_grpc.models.instance_groups import InstanceGroup
 
 _MOST_COPIES = 4
 """``count = "auto"`` makes at most as many instances, where each has a copy of the model."""
-_SHARED_ON_GPU = 2
-"""One copies while the other computes."""
 _GPU_SLOTS = 2
 
 
@@ -72,11 +70,12 @@ def instance_count(groups: Sequence[InstanceGroup]) -> int:
 def auto_count(traits: EngineTraits, *, on_gpu: bool, cores: int, threads: int) -> int:
     """The rule of ``count = "auto"``, for one device.
 
-    Where instances share one copy of the model and the engine runs several at once: as many as fill the cores (cores / threads of one
-    execution), and 2 on a GPU. Where each has a copy of its own: one for every second core, at most 4, and 1 on a GPU.
+    1 on a GPU, where an instance overlaps batches by itself. On the CPU, where instances share one copy of the model and the engine runs
+    several at once: as many as fill the cores (cores / threads of one execution). Where each has a copy of its own: one for every second
+    core, at most 4.
     """
     if on_gpu:
-        return _SHARED_ON_GPU if traits.shares_copy else 1
+        return 1
     if traits.shares_copy:
         return max(cores // (threads or cores), 1)
     return min(max(cores // 2, 1), _MOST_COPIES)

@@ -48,6 +48,7 @@ class Pipeline:
         """Held while the context is used."""
         self.can_record = graphs > 0
         self._open_lanes = 0
+        self._is_closed = False
         with device.guarded():
             device.driver.use()
             self.stream = device.driver.create_stream()
@@ -70,13 +71,25 @@ class Pipeline:
             self._open_lanes += 1
         return lane
 
+    def close(self) -> None:
+        """Frees the context where no lane is open; otherwise the last lane does. Idempotent."""
+        with self.lock:
+            if not self._open_lanes:
+                self._free()
+
     def _close_lane(self) -> None:
-        """With the last lane the context is freed, and what lanes gave back to the pool: another model may need other sizes."""
         with self.lock:
             self._open_lanes -= 1
-            if self._open_lanes:
-                return
-            self.executor.close()
-            if not self.device.fault:
-                self.device.driver.destroy_stream(self.stream)
-                self.device.pool.trim()
+            if not self._open_lanes:
+                self._free()
+
+    def _free(self) -> None:
+        """The context, and what lanes gave back to the pool: another model may need other sizes."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.executor.close()
+        if not self.device.fault:
+            self.device.driver.use()
+            self.device.driver.destroy_stream(self.stream)
+            self.device.pool.trim()

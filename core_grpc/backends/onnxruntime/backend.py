@@ -6,42 +6,33 @@ and outputs are read from the model. An initializer that is also a graph input i
 input, when model.toml names it (``[input.NAME]``): old exporters list every weight there. Options of ``[onnxruntime]``:
 
 * ``intra_op_threads = 0``: threads for one operator; 0 is one for each core, and one for a small model (``sessions.py``).
+* ``cuda_graphs = 16``: on a GPU, how many CUDA graphs each lane keeps; 0 for none.
+
+On a GPU the instances are pipelines (``core_grpc/backends/cuda``), save for models with text, which the pipeline cannot hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime
+from typing_extensions import override
 
-from core_grpc.backends.base import ON_CPU, EngineTraits, Gpus, ModelSource, Placement
+from core_grpc.backends.base import ON_CPU, EngineTraits, Gpus, ModelInstance, ModelSource, Placement
 from core_grpc.backends.gpus import visible_gpus
 from core_grpc.backends.onnxruntime.engine_errors import failure_from_run
 from core_grpc.backends.onnxruntime.external_data import check_external_data
-from core_grpc.backends.onnxruntime.sessions import MODEL_FILE, gpus_of, session_from_file, threads_from_options
+from core_grpc.backends.onnxruntime.sessions import MODEL_FILE, gpus_of, session_from_file, session_options
+from core_grpc.backends.onnxruntime.specs import tensors_of
 from core_grpc.backends.onnxruntime.values import array_from_ort_value, bytes_from_strings, ort_value_from_array, strings_from_bytes
 from core_grpc.errors import ModelLoadFailed
 from core_grpc.types import Array, Datatype, TensorSpec
 
-_DATATYPES: Mapping[str, Datatype] = {
-    "tensor(bool)": Datatype.BOOL,
-    "tensor(int8)": Datatype.INT8,
-    "tensor(int16)": Datatype.INT16,
-    "tensor(int32)": Datatype.INT32,
-    "tensor(int64)": Datatype.INT64,
-    "tensor(uint8)": Datatype.UINT8,
-    "tensor(uint16)": Datatype.UINT16,
-    "tensor(uint32)": Datatype.UINT32,
-    "tensor(uint64)": Datatype.UINT64,
-    "tensor(float16)": Datatype.FP16,
-    "tensor(bfloat16)": Datatype.BF16,
-    "tensor(float)": Datatype.FP32,
-    "tensor(double)": Datatype.FP64,
-    "tensor(string)": Datatype.BYTES,
-}
+if TYPE_CHECKING:
+    from core_grpc.backends.onnxruntime.gpu_model import GpuModel
 
 _WARM_UP_RUNS = 2
 """Runs after which the memory they took is given back. The warm-up's are at batch 1 and at the largest batch, which may never come again:
@@ -97,11 +88,40 @@ class _Model:
     outputs: tuple[TensorSpec, ...]
     sessions: dict[Placement, Any]
 
-    def create_instance(self, placement: Placement = ON_CPU) -> _Instance:
+    def create_instance(self, placement: Placement = ON_CPU) -> ModelInstance:
         return _Instance(self.sessions[placement], placement, self.inputs, self.outputs)
 
     def close(self) -> None:
         self.sessions.clear()
+
+
+@dataclass(slots=True)
+class _GpuModel(_Model):
+    """With instances on GPUs, and perhaps on the CPU as well."""
+
+    gpu_model: GpuModel
+
+    @override
+    def create_instance(self, placement: Placement = ON_CPU) -> ModelInstance:
+        if placement.kind == "cpu":
+            return super(_GpuModel, self).create_instance(placement)
+        if self.gpu_model.instances is None:
+            return _Instance(self.gpu_model.sessions[placement], placement, self.inputs, self.outputs)
+        return self.gpu_model.instances.create_instance(placement)
+
+    def lanes(self, placement: Placement) -> int:
+        """See ``LoadedDeviceModel``."""
+        return self.gpu_model.instances.lanes(placement) if self.gpu_model.instances else 1
+
+    def watch_device(self, watcher: Callable[[str], None]) -> None:
+        """See ``LoadedDeviceModel``."""
+        if self.gpu_model.instances:
+            self.gpu_model.instances.watch_device(watcher)
+
+    @override
+    def close(self) -> None:
+        super(_GpuModel, self).close()
+        self.gpu_model.close()
 
 
 class OnnxRuntimeBackend:
@@ -121,23 +141,19 @@ class OnnxRuntimeBackend:
             ModelLoadFailed: missing, broken, an option or datatype we do not know, data outside the model's directory, or a GPU that the
                 engine could not use.
         """
-        threads = threads_from_options(source.options)
+        options = session_options(source.options)
         model_file = source.directory / (source.model_file or MODEL_FILE)
         _check_file(model_file)
         checked = check_external_data(model_file)
-        sessions = {placement: session_from_file(model_file, placement, threads) for placement in source.placements}
+        on_cpu = {place: session_from_file(model_file, place, options.threads) for place in source.placements if place.kind == "cpu"}
+        gpu_model = None
+        if len(on_cpu) < len(source.placements):
+            from core_grpc.backends.onnxruntime.gpu_model import load_on_gpus  # noqa: PLC0415 (only where there are GPUs)
+
+            gpu_model = load_on_gpus(model_file, source, options, checked)
         checked.check_unchanged()
-        session = sessions[source.placements[0]]
-        defaults = {node.name: node for node in session.get_overridable_initializers()}
-        optional = [defaults[spec.name] for spec in source.declared_inputs if spec.name in defaults]
-        return _Model(
-            inputs=(
-                *(_spec(node, "input") for node in session.get_inputs()),
-                *(_spec(node, "input", is_optional=True) for node in optional),
-            ),
-            outputs=tuple(_spec(node, "output") for node in session.get_outputs()),
-            sessions=sessions,
-        )
+        tensors = gpu_model.tensors if gpu_model else tensors_of(on_cpu[source.placements[0]], source.declared_inputs)
+        return _Model(*tensors, on_cpu) if gpu_model is None else _GpuModel(*tensors, on_cpu, gpu_model)
 
 
 def _check_file(path: Path) -> None:
@@ -154,12 +170,3 @@ def _check_file(path: Path) -> None:
         raise ModelLoadFailed(f"{path.name} is empty (0 bytes)")
     if start.startswith(b"version https://git-lfs"):
         raise ModelLoadFailed(f"{path.name} is a Git LFS pointer, not the model: run `git lfs pull` in the repository it came from")
-
-
-def _spec(node: Any, role: str, *, is_optional: bool = False) -> TensorSpec:
-    datatype = _DATATYPES.get(node.type)
-    if datatype is None:
-        raise ModelLoadFailed(f"{role} '{node.name}' has the type {node.type}, which the protocol cannot carry")
-    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
-    names = tuple(size if isinstance(size, str) else "" for size in node.shape)
-    return TensorSpec(node.name, datatype, shape, names if any(names) else (), optional=is_optional)

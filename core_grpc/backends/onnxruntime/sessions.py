@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnxruntime
 
@@ -19,6 +19,11 @@ from core_grpc.backends.onnxruntime.engine_errors import engine_text
 from core_grpc.errors import ModelLoadFailed
 
 MODEL_FILE = "model.onnx"
+
+GRAPHS = 16
+
+_OPTIONS = {"intra_op_threads": ("threads", 0), "cuda_graphs": ("cuda_graphs", GRAPHS)}
+"""By key: the field, and its default."""
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -38,19 +43,29 @@ def gpus_of(providers: Sequence[str], gpus: int) -> Gpus:
     return Gpus(gpus, "this machine has no GPU")
 
 
-def threads_from_options(table: Mapping[str, Any]) -> int:
-    """``[onnxruntime] intra_op_threads``; 0 for one for each core, and one for a small model.
+class SessionOptions(NamedTuple):
+    """``[onnxruntime]`` of model.toml."""
 
+    threads: int = 0
+    """``intra_op_threads``; 0 for one for each core, and one for a small model."""
+    cuda_graphs: int = GRAPHS
+    """On a GPU, for each lane."""
+
+
+def session_options(table: Mapping[str, Any]) -> SessionOptions:
+    """
     Raises:
-        ModelLoadFailed: it is no such number, or the table has something else.
+        ModelLoadFailed: a value is out of range, or the table has something else.
     """
     for key in table:
-        if key != "intra_op_threads":
-            raise ModelLoadFailed(f"model.toml: [onnxruntime] {key}: no such option; it has intra_op_threads")
-    threads = table.get("intra_op_threads", 0)
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
-        raise ModelLoadFailed(f"model.toml: [onnxruntime] intra_op_threads: wanted 0 to 1024, got {threads!r}")
-    return threads
+        if key not in _OPTIONS:
+            raise ModelLoadFailed(f"model.toml: [onnxruntime] {key}: no such option; it has {' and '.join(_OPTIONS)}")
+    values = {field: table.get(key, default) for key, (field, default) in _OPTIONS.items()}
+    for key, (field, _) in _OPTIONS.items():
+        value = values[field]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1024:
+            raise ModelLoadFailed(f"model.toml: [onnxruntime] {key}: wanted 0 to 1024, got {value!r}")
+    return SessionOptions(**values)
 
 
 def session_from_file(path: Path, placement: Placement, threads: int) -> Any:
@@ -77,12 +92,34 @@ def _has_small_rows(session: Any) -> bool:
     return all(isinstance(size, int) for row in rows for size in row) and all(math.prod(row) <= _SMALL_ROW for row in rows)
 
 
-def _session(path: Path, placement: Placement, threads: int) -> Any:
+def session_for_stream(path: Path, placement: Placement, stream: int) -> tuple[Any, bool]:
+    """A session on a GPU whose work goes into the CUDA stream, and whether all of the model runs on the GPU.
+
+    Raises:
+        ModelLoadFailed: as ``session_from_file``.
+    """
+    provider = {"user_compute_stream": str(stream), "cudnn_conv_algo_search": "HEURISTIC"}
+    try:
+        return _session(path, placement, 0, provider, {"session.disable_cpu_ep_fallback": "1"}), True
+    except ModelLoadFailed:
+        # Some operator has no kernel for the GPU: the model still runs, with copies in between that no CUDA graph can hold.
+        return _session(path, placement, 0, provider), False
+
+
+def _session(
+    path: Path, placement: Placement, threads: int, provider: Mapping[str, str] | None = None, entries: Mapping[str, str] | None = None
+) -> Any:
+    """``provider`` are options of the CUDA provider, ``entries`` of the session."""
     providers: list[Any] = [_CPU]
     if placement.kind == "gpu":
-        providers.insert(0, (_CUDA, {"device_id": placement.device_id}))
+        # Finds the libraries that NVIDIA's Python packages bring.
+        onnxruntime.preload_dlls()
+        providers.insert(0, (_CUDA, {"device_id": placement.device_id, **(provider or {})}))
+    options = _options(placement, threads)
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
     try:
-        session = onnxruntime.InferenceSession(str(path), _options(placement, threads), providers=providers)
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # noqa: BLE001 (its exceptions have no common base of their own)
         raise ModelLoadFailed(
             f"{path.name} is not a model that ONNX Runtime {onnxruntime.__version__} can run: {engine_text(error)}"
