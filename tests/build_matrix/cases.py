@@ -20,11 +20,13 @@ from tests.support.speech import SILERO
 WHEELS = Path(sys.prefix)
 OCR_WHEEL = WHEELS / "ocr" / "rapidocr-3.10.0-py3-none-any.whl"
 MAGIKA_WHEEL = WHEELS / "magika" / "magika-1.0.3-py3-none-manylinux_2_28_x86_64.whl"
+SILERO_WHEEL = WHEELS / "silero" / "silero_vad-6.2.3-py3-none-any.whl"
 SUMS = {
     OCR_WHEEL: "2fc34e26cd0f48514804a94f8832283039c7334076bff60768b1fed9ad068050",
     MAGIKA_WHEEL: "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
+    SILERO_WHEEL: "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
 }
-"""Fetched by ``make test-build``; neither is installed."""
+"""Fetched by ``make test-build``; none is installed."""
 TABULAR = ROOT / "tests" / "data" / "tabular"
 
 

@@ -25,9 +25,11 @@ def size(count: int) -> str:
 
 
 def spelled_profile(profile: Profile) -> str:
-    """A profile as ``tensorgate build --shapes`` takes it."""
+    """A profile as ``tensorgate build --shapes`` takes it: scalars have nothing to say."""
     parts = []
     for name, shapes in profile.items():
+        if not shapes.min:
+            continue
         joined = ["x".join(map(str, shape)) for shape in (shapes.min, shapes.opt, shapes.max)]
         parts.append(f"{name}:{joined[0] if len(set(joined)) == 1 else '..'.join(joined)}")
     return ",".join(parts)

@@ -93,11 +93,9 @@ def _build(bindings: Bindings, request: BuildRequest, model: OnnxModel, profiles
             raise BuildCancelled("the build was cancelled; nothing was written")
         if plan is None:
             raise _refusal(model, record)
-        cache.keep()
+        notes = (*parsed.notes, *map(_explained, journal.warnings), *cache.keep())
         content = bytes(plan)
-    return _Built(
-        model, parsed, profiles, content, journal, time.monotonic() - started, (*parsed.notes, *map(_explained, journal.warnings))
-    )
+    return _Built(model, parsed, profiles, content, journal, time.monotonic() - started, notes)
 
 
 def _profiles(model: OnnxModel, request: BuildRequest, observer: BuildObserver) -> tuple[Profile, ...]:

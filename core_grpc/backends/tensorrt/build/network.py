@@ -9,7 +9,7 @@ from typing import Any
 
 from core_grpc.backends.tensorrt.bindings import Bindings, logger_of
 from core_grpc.backends.tensorrt.build.failures import BuildRefused
-from core_grpc.backends.tensorrt.build.onnx_model import GraphTensor, OnnxModel
+from core_grpc.backends.tensorrt.build.onnx_model import GraphTensor, OnnxModel, checker_says
 from core_grpc.backends.tensorrt.build.remedies import is_stray, remedy_for
 from core_grpc.backends.tensorrt.plan_metadata import TensorInfo
 
@@ -98,6 +98,8 @@ def _refusal(model: OnnxModel, complaints: list[_Complaint]) -> BuildRefused:
     lines = [item.line() for item in unique[:_LISTED]]
     if len(unique) > _LISTED:
         lines.append(f"  … and {len(unique) - _LISTED} more")
+    if fault := checker_says(model.path):
+        lines.append(f"  the file is no valid ONNX model: {_short(fault)}")
     operators = sorted({item.operator for item in unique if item.operator})
     if not operators:
         return BuildRefused(f"{model.path.name}: TensorRT cannot read it", lines)

@@ -30,6 +30,10 @@ _QUANTISED: Mapping[int, str] = {
     onnx.TensorProto.UINT4: "int4",
 }
 _FLOATS: Mapping[int, str] = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
+_TYPES = frozenset(
+    {"FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "INT32", "INT64", "BOOL", "INT4", "FLOAT8E4M3FN", "FLOAT4E2M1"}
+)
+"""Of inputs and outputs, as far as TensorRT has them."""
 _QUANTISERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
@@ -90,6 +94,7 @@ def read_model(path: Path, independent: Sequence[str] = ()) -> OnnxModel:
         raise BuildRefused(f"{path.name}: wanted a model, got a graph without outputs")
     opset = _opset(path, proto)
     external_files = _external_files(path, proto)
+    _free_zeros(proto)
     notes = _separate(proto, independent)
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_tensor(path, "input", value) for value in proto.graph.input if value.name not in initializers)
@@ -214,13 +219,22 @@ def _tensor(path: Path, role: str, value: Any) -> GraphTensor:
             f"{path.name}: {role} '{value.name}' is of strings, and TensorRT has none",
             ["  Cut the model behind the operators that read text, and serve them as a step before it (docs/pipelines.md)."],
         )
+    if datatype not in _TYPES:
+        raise BuildRefused(f"{path.name}: {role} '{value.name}' is {datatype}, and TensorRT has no such type")
     if role == "input" and not value.type.tensor_type.HasField("shape"):
         raise BuildRefused(f"{path.name}: input '{value.name}' has no shape: TensorRT has to know how many dimensions there are")
     dimensions = value.type.tensor_type.shape.dim
-    # Some exporters write 0 for what varies.
-    shape = tuple(int(item.dim_value) if item.HasField("dim_value") and item.dim_value > 0 else -1 for item in dimensions)
+    shape = tuple(int(item.dim_value) if item.HasField("dim_value") else -1 for item in dimensions)
     names = tuple(item.dim_param if item.HasField("dim_param") else "" for item in dimensions)
     return GraphTensor(value.name, datatype, shape, names)
+
+
+def _free_zeros(proto: Any) -> None:
+    """Some exporters write 0 for what varies, and TensorRT takes it for a size. Negative numbers are no sizes either."""
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for item in _dimensions(value):
+            if item.HasField("dim_value") and item.dim_value <= 0:
+                item.ClearField("dim_value")
 
 
 def _separate(proto: Any, independent: Sequence[str]) -> list[str]:
@@ -245,6 +259,15 @@ def _separate(proto: Any, independent: Sequence[str]) -> list[str]:
             if item.dim_param in names:
                 item.ClearField("dim_param")
     return [f"dimensions named '{name}' are taken as independent of each other" for name in sorted(names)]
+
+
+def checker_says(path: Path) -> str:
+    """Why a file is no valid ONNX model, in one line; empty where it is one, or the checker cannot tell."""
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        return " ".join(str(error).split("==> Context", maxsplit=1)[0].split())
+    return ""
 
 
 def _double_notes(inputs: Sequence[GraphTensor], outputs: Sequence[GraphTensor]) -> Iterator[str]:

@@ -56,6 +56,10 @@ _BY_MESSAGE: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"different constant values or have contradictory"),
         "TensorRT takes dimensions of equal names for equal sizes: give them the same sizes, or --independent-dims NAME",
     ),
+    (
+        re.compile(r"missing values for shape input tensor"),
+        "this input's values are a shape, which no flag gives: make it a constant, or compute it from another input's shape",
+    ),
     (re.compile(r"FP32 GEMM is not supported"), "GPUs before 8.0 cannot run this in FP32: leave the target out, or build FP16"),
     (
         re.compile(r"HW-specific datatypes"),

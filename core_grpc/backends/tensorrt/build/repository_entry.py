@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from core_grpc.backends.tensorrt.plan_metadata import PlanMetadata
+from core_grpc.backends.tensorrt.plan_metadata import PlanMetadata, Profile
 
 PLAN_FILE = "model.plan"
 _CONFIG_FILE = "model.toml"
@@ -15,13 +15,24 @@ _VERSION = re.compile(r"^[1-9]\d*$|^0$")
 
 
 def largest_batch(metadata: PlanMetadata) -> int:
-    """Rows that the scheduler may join for this plan; 0 where its first dimension is not a batch everywhere."""
+    """Rows that the scheduler may join for this plan: from one on, every number up to it is in a profile.
+
+    0 where the first dimension is not a batch everywhere, or one row is in no profile.
+    """
     tensors = (*metadata.inputs, *metadata.outputs)
     if not metadata.profiles or not all(tensor.shape and tensor.shape[0] == -1 for tensor in tensors):
         return 0
-    if not any(all(shapes.min[0] <= 1 for shapes in profile.values()) for profile in metadata.profiles):
-        return 0
-    return max(min(shapes.max[0] for shapes in profile.values()) for profile in metadata.profiles)
+    ranges = [_rows(profile) for profile in metadata.profiles]
+    reached = 0
+    for least, largest in sorted(ranges):
+        if least > reached + 1:
+            break
+        reached = max(reached, largest)
+    return reached
+
+
+def _rows(profile: Profile) -> tuple[int, int]:
+    return max(shapes.min[0] for shapes in profile.values()), min(shapes.max[0] for shapes in profile.values())
 
 
 def join_repository(plan: Path, metadata: PlanMetadata) -> tuple[str, ...]:

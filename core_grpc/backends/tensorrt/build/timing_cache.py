@@ -6,6 +6,7 @@ TensorRT-RTX times nothing at build and has only the empty form of it.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class TimingCache:
     def of(cls, bindings: Bindings, config: Any, path: Path | None) -> TimingCache:
         """Gives the file's content, if there is any, to a builder's configuration.
 
-        A cache of another GPU or version is not used: TensorRT says so in its log, and starts an empty one.
+        A cache of another GPU or version, or what is none, is not used: TensorRT says so in its log, and starts an empty one.
         """
         if bindings.flavour is RTX:
             return cls(None, config)
@@ -43,15 +44,18 @@ class TimingCache:
         config.set_timing_cache(config.create_timing_cache(content), ignore_mismatch=False)
         return cls(found, config)
 
-    def keep(self) -> None:
-        """Writes what the build has measured; a cache that cannot be written is no reason to fail."""
+    def keep(self) -> tuple[str, ...]:
+        """Writes what the build has measured. A cache that cannot be written is no reason to fail: the user is told, in the lines given."""
         if self.path is None:
-            return
+            return ()
         content = bytes(self._config.get_timing_cache().serialize())
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(content)
             temporary.replace(self.path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            return (f"the timing cache was not kept: {self.path} cannot be written: {error.strerror}",)
+        return ()

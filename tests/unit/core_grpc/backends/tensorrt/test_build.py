@@ -148,6 +148,21 @@ def test_what_cannot_be_done_is_refused_before_the_build(tmp_path: Path, argumen
     assert not (tmp_path / "1").exists()
 
 
+@pytest.mark.parametrize(
+    ("shapes", "rows"),
+    [
+        (["1x1x8x8..4x1x8x8..8x1x8x8", "9x1x8x8..16x1x8x8..64x1x8x8"], 64),
+        (["16x1x8x8..32x1x8x8..64x1x8x8", "1x1x8x8..4x1x8x8..8x1x8x8"], 8),
+        (["2x1x8x8..4x1x8x8"], 0),
+    ],
+)
+def test_the_largest_batch_is_one_up_to_which_the_profiles_leave_no_gap(tmp_path: Path, shapes: list[str], rows: int) -> None:
+    arguments = [part for text in shapes for part in ("--shapes", f"image:{text}")]
+    assert tensorgate("build", str(DIGITS), "-o", str(tmp_path / "digits" / "1"), *arguments).returncode == 0
+    assert len(read_metadata(tmp_path / "digits" / "1" / "model.plan").profiles) == len(shapes)
+    assert f"max_batch_size = {rows}  #" in (tmp_path / "digits" / "model.toml").read_text()
+
+
 def test_a_file_in_another_precision_is_not_converted(tmp_path: Path) -> None:
     half = tmp_path / "half.onnx"
     convert(DIGITS, half, Precision.FP16)

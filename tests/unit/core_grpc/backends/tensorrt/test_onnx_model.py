@@ -77,6 +77,12 @@ def test_strings_are_refused_by_name(tmp_path: Path) -> None:
         read_model(saved(tmp_path, TensorProto.STRING))
 
 
+@pytest.mark.parametrize("kind", [TensorProto.COMPLEX64, TensorProto.UINT16])
+def test_types_that_tensorrt_has_not_are_refused_by_name(tmp_path: Path, kind: int) -> None:
+    with pytest.raises(BuildRefused, match=f"input 'x' is {TensorProto.DataType.Name(kind)}, and TensorRT has no such type"):
+        read_model(saved(tmp_path, kind))
+
+
 def test_names_that_say_nothing_are_no_equal_sizes(tmp_path: Path) -> None:
     model = read_model(saved(tmp_path, shape=("N", 3, "?", "?")))
     assert model.notes == ("dimensions named '?' are taken as independent of each other",)

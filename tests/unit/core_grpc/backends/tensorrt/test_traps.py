@@ -22,6 +22,7 @@ from core_grpc.backends.tensorrt.build.failures import BuildRefused
 from core_grpc.backends.tensorrt.build.options import BuildRequest
 from core_grpc.backends.tensorrt.build.profiles import parse_profile
 from core_grpc.backends.tensorrt.build.progress import SilentObserver
+from core_grpc.backends.tensorrt.description import spelled_profile
 from core_grpc.backends.tensorrt.machine import Machine
 from core_grpc.backends.tensorrt.plan_metadata import PlanMetadata, metadata_path, mismatches, read_metadata
 from tests.support.programs import ROOT
@@ -150,13 +151,49 @@ def test_shapes_that_contradict_each_other_build_with_a_warning_that_the_metadat
     assert built(TINY_GPT, tmp_path).warnings == ()
 
 
+def test_an_input_whose_values_are_a_shape_is_explained(tmp_path: Path) -> None:
+    values: dict[str, tuple[int, list[Any]]] = {
+        "x": (TensorProto.FLOAT, ["n", 4]),
+        "to": (TensorProto.INT64, [2]),
+        "y": (TensorProto.FLOAT, ["a", "b"]),
+    }
+    lines = refusal(saved(tmp_path / "m.onnx", [helper.make_node("Reshape", ["x", "to"], ["y"])], values), tmp_path)
+    assert "shape input tensor to" in lines[1]
+    assert "make it a constant" in lines[2]
+
+
+def test_a_size_of_zero_is_one_that_varies(tmp_path: Path) -> None:
+    kind: tuple[int, list[Any]] = (TensorProto.FLOAT, [0, 4])
+    model = saved(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": kind, "y": kind})
+    assert built(model, tmp_path).inputs[0].shape == (-1, 4)
+
+
+def test_a_graph_that_is_none_is_told_in_the_words_of_onnx(tmp_path: Path) -> None:
+    kind = (TensorProto.FLOAT, ["n", 4])
+    lines = refusal(saved(tmp_path / "m.onnx", [helper.make_node("Relu", ["lost"], ["y"])], {"x": kind, "y": kind}), tmp_path)
+    assert lines[-1].startswith("  the file is no valid ONNX model: Nodes in a graph must be topologically sorted, however input 'lost'")
+
+
+def test_scalars_need_no_shapes_and_the_suggestion_can_be_typed_again(tmp_path: Path) -> None:
+    values: dict[str, tuple[int, list[Any]]] = {
+        "x": (TensorProto.FLOAT, ["n", 4]),
+        "by": (TensorProto.FLOAT, []),
+        "y": (TensorProto.FLOAT, ["n", 4]),
+    }
+    model = saved(tmp_path / "m.onnx", [helper.make_node("Mul", ["x", "by"], ["y"])], values)
+    suggested = built(model, tmp_path)
+    assert spelled_profile(suggested.profiles[0]) == "x:1x4..4x4..8x4"
+    assert built(model, tmp_path, profiles=(parse_profile(spelled_profile(suggested.profiles[0])),)).profiles == suggested.profiles
+
+
 def weights(kind: int, name: str = "w") -> Any:
     values = np.random.default_rng(0).integers(-7, 8, 256)
     return helper.make_tensor(name, kind, [16, 16], [int(value) if kind == TensorProto.INT4 else float(value) for value in values])
 
 
 def test_files_in_bf16_and_with_int4_weights_are_built_as_they_are(tmp_path: Path) -> None:
-    half, wide = [(TensorProto.FLOAT16, ["batch", 16]), (TensorProto.BFLOAT16, ["batch", 16])]
+    shape: list[Any] = ["batch", 16]
+    half, wide = (int(TensorProto.FLOAT16), shape), (int(TensorProto.BFLOAT16), shape)
     product = helper.make_node("MatMul", ["x", "w"], ["y"])
     brain = saved(tmp_path / "bf16.onnx", [product], {"x": wide, "y": wide}, [weights(TensorProto.BFLOAT16)])
     metadata = built(brain, tmp_path / "bf16", targets=("8.0", "12.0"))
