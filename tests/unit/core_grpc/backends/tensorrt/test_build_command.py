@@ -171,6 +171,12 @@ def test_a_model_that_is_too_large_to_be_converted_is_refused(tmp_path: Path) ->
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_the_memory_that_is_reported_is_the_builds_own(tmp_path: Path) -> None:
+    large = b"x" * (600 << 20)  # A program inherits its parent's largest size where that is asked for by getrusage.
+    assert build(DIGITS, "-o", tmp_path / "1").returncode == 0
+    assert 50_000_000 < read_metadata(tmp_path / "1" / "model.plan").peak_host_bytes < len(large)
+
+
 def test_bars_are_drawn_on_a_terminal_and_gone_in_the_end(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [*COMMAND, str(CLASSIFIER), "-o", str(tmp_path / "1")]
