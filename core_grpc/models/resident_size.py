@@ -25,14 +25,15 @@ _COPIES = 1.5
 def resident_bytes(entry: RepositoryEntry, instances: Sequence[InstanceGroup]) -> Mapping[str, int]:
     """Bytes by device of one model version; blocks on the disk.
 
-    Instances on one device share the weights, save for those that are processes. What model.toml says is taken for each device as it is.
+    Instances on the CPU share the weights, save for those that are processes; on a GPU each has a copy. What model.toml says is taken for
+    each device as it is.
     """
     devices = Counter(placed.placement.device for placed in placed_instances(instances))
     declared = entry.config.resident_bytes
     if declared is not None:
         return dict.fromkeys(devices, declared)
     nbytes = _ENGINE_BYTES.get(entry.backend, _OTHER_ENGINE_BYTES) + int(_files_bytes(entry.directory) * _COPIES)
-    return {device: nbytes * (count if entry.backend == "python" else 1) for device, count in devices.items()}
+    return {device: nbytes * (1 if device == "cpu" and entry.backend != "python" else count) for device, count in devices.items()}
 
 
 def _files_bytes(directory: Path) -> int:

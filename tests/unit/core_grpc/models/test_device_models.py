@@ -18,6 +18,7 @@ from core_grpc.backends.cuda.model import CudaInstances
 from core_grpc.data_plane import DataPlane
 from core_grpc.errors import BackendFailed, ModelLoadFailed, ModelNotReady
 from core_grpc.lifecycle import MODEL_STEPS, SERVER_STEPS, Lifecycle, ModelState, ServerState
+from core_grpc.models.resident_size import resident_bytes
 from core_grpc.observability.tracing import Tracer
 from core_grpc.settings import NodeSettings
 from core_grpc.types import Datatype, TensorSpec
@@ -97,6 +98,15 @@ async def test_an_instance_has_two_lanes_and_one_context(gpu: FakeGpuBackend, tm
         assert all(executor.enqueued for executor in gpu.executors)
     gpu.device.pool.close()
     assert gpu.cuda.is_clean
+
+
+async def test_each_instance_on_a_gpu_takes_the_weights_again(gpu: FakeGpuBackend, tmp_path: Path) -> None:
+    write_gpu_model(tmp_path, "one")
+    write_gpu_model(tmp_path, "three", "[instances]\ncount = 3")
+    async with serving(tmp_path) as served:
+        taken = {slot.entry.name: resident_bytes(slot.entry, served.find(slot.entry.name).config.instances) for slot in served.all_slots()}
+        assert len(gpu.executors) == 4
+    assert taken["three"] == {"gpu:0": 3 * taken["one"]["gpu:0"]}
 
 
 async def test_eng_17_a_sticky_error_takes_every_model_of_the_gpu_out_of_service(gpu: FakeGpuBackend, tmp_path: Path) -> None:

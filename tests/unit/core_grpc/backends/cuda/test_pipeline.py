@@ -58,7 +58,7 @@ def expected(inputs: Mapping[str, Array]) -> Array:
     return inputs["X"] * 2 + 1
 
 
-def test_answers_are_right_and_arrays_of_their_own() -> None:
+def test_eng_11_answers_are_right_and_arrays_of_their_own() -> None:
     rig = Rig()
     answers = [(inputs, rig.lane.execute(inputs)["Y"]) for inputs in (batch(rows, seed=rows) for rows in (1, 3, 8, 3, 3, 1))]
     for inputs, answer in answers:
@@ -79,7 +79,7 @@ def test_the_order_of_one_batch() -> None:
 
 
 @pytest.mark.parametrize("forgotten", ["wait", "synchronize", "copy_in", "copy_out"])
-def test_a_step_that_is_left_out_shows(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eng_10_a_step_that_is_left_out_shows(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the fake: it would be no test of the pipeline if it forgave."""
     rig = Rig(graphs=0)
     monkeypatch.setattr(rig.cuda, forgotten, lambda *_: None)
@@ -121,8 +121,20 @@ def test_a_batch_is_copied_in_while_another_executes() -> None:
         np.testing.assert_array_equal(other.result(10), expected(two))
 
 
+def test_eng_13_memory_settles() -> None:
+    rig = Rig()
+    random = np.random.default_rng(0)
+    marks = []
+    for turn in range(600):
+        inputs = batch(int(random.integers(1, 9)), int(random.integers(4, 257)), seed=turn)
+        np.testing.assert_array_equal(rig.lane.execute(inputs)["Y"], expected(inputs))
+        if turn % 200 == 199:
+            marks.append((len(rig.cuda.device), len(rig.cuda.pinned), len(rig.cuda.graphs) <= 4, rig.device.pool.held_bytes))
+    assert marks[1] == marks[2]
+
+
 @pytest.mark.parametrize("graphs", [0, 4])
-def test_two_lanes_from_two_threads_never_mix(graphs: int) -> None:
+def test_eng_05_two_lanes_from_two_threads_never_mix(graphs: int) -> None:
     rig = Rig(graphs=graphs)
 
     def work(seed: int) -> int:
@@ -189,7 +201,7 @@ def test_an_engine_that_cannot_be_recorded_runs_without() -> None:
     assert rig.lane.recorded_graphs == 0
 
 
-def test_profiles_are_chosen_and_refused() -> None:
+def test_eng_07_profiles_are_chosen_and_refused() -> None:
     profiles = (Profile({"X": ShapeRange((1, 8), (1, 8), (2, 8))}), Profile({"X": ShapeRange((1, 8), (8, 8), (8, 8))}))
     rig = Rig(lambda cuda: FakeExecutor(cuda, profiles), graphs=0)
     for rows in (1, 8, 2):
@@ -201,7 +213,7 @@ def test_profiles_are_chosen_and_refused() -> None:
     np.testing.assert_array_equal(rig.lane.execute(inputs)["Y"], expected(inputs))
 
 
-def test_outputs_whose_size_depends_on_the_data() -> None:
+def test_eng_08_outputs_whose_size_depends_on_the_data() -> None:
     rig = Rig(FakeNonZeroExecutor)
     for count in (0, 1, 1000, 20000, 1, 0):
         values = np.zeros((1, 20000), np.float32)
@@ -232,7 +244,7 @@ def test_the_pool_s_budget_refuses_and_recovers() -> None:
     np.testing.assert_array_equal(rig.lane.execute(inputs)["Y"], expected(inputs))
 
 
-def test_a_gpu_without_room_refuses_and_recovers() -> None:
+def test_eng_14_a_gpu_without_room_refuses_and_recovers() -> None:
     rig = Rig(cuda=FakeCuda(device_bytes=64 << 10))
     with pytest.raises(LimitExceeded, match="the GPU is out of memory: wanted"):
         rig.lane.execute(batch(4096))
