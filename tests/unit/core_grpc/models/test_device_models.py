@@ -104,8 +104,9 @@ async def test_each_instance_on_a_gpu_takes_the_weights_again(gpu: FakeGpuBacken
     write_gpu_model(tmp_path, "one")
     write_gpu_model(tmp_path, "three", "[instances]\ncount = 3")
     async with serving(tmp_path) as served:
-        taken = {slot.entry.name: resident_bytes(slot.entry, served.find(slot.entry.name).config.instances) for slot in served.all_slots()}
+        found = [(slot.entry, served.find(slot.entry.name).config.instances) for slot in served.all_slots()]
         assert len(gpu.executors) == 4
+    taken = {entry.name: await asyncio.to_thread(resident_bytes, entry, groups) for entry, groups in found}
     assert taken["three"] == {"gpu:0": 3 * taken["one"]["gpu:0"]}
 
 
