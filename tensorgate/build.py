@@ -172,6 +172,7 @@ def _convert(args: argparse.Namespace, model: Path) -> None:
     Raises:
         BuildRefused: it cannot be converted, or not be written.
     """
+    from core_grpc.backends.tensorrt.build.onnx_model import checker_says  # noqa: PLC0415
     from core_grpc.errors import InvalidArgument  # noqa: PLC0415
     from core_grpc.precision.calibration import read_samples  # noqa: PLC0415
     from core_grpc.precision.conversion import Precision, convert  # noqa: PLC0415
@@ -184,7 +185,9 @@ def _convert(args: argparse.Namespace, model: Path) -> None:
     except OSError as error:
         raise _refused(f"--precision {args.precision}: {error.strerror or error} (the converted file lies in {model.parent})") from None
     except LIBRARY_FAILURES as error:
-        raise _refused(f"--precision {args.precision}: {args.model.name} cannot be converted: {_first_line(error)}") from None
+        fault = checker_says(args.model)
+        why = f"it is no valid ONNX model: {fault}" if fault else _first_line(error)
+        raise _refused(f"--precision {args.precision}: {args.model.name} cannot be converted: {why}") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -58,7 +58,10 @@ def parse_network(bindings: Bindings, builder: Any, model: OnnxModel) -> ParsedN
     parser = trt.OnnxParser(network, logger_of(bindings))
     # The path is where external data lie; those of a link lie beside the link (as in the caches that models are downloaded to).
     is_parsed = parser.parse(model.proto.SerializeToString(), str(model.path.absolute()))
-    complaints = _complaints(parser, model)
+    try:
+        complaints = _complaints(parser, model)
+    except UnicodeDecodeError:
+        raise BuildRefused(f"{model.path.name}: wanted an ONNX model, got a damaged one: a name in it is no UTF-8") from None
     if not is_parsed or complaints:
         raise _refusal(model, complaints)
     inputs = tuple(_described(network.get_input(i), model.inputs) for i in range(network.num_inputs))

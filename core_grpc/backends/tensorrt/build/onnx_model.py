@@ -30,6 +30,7 @@ _QUANTISED: Mapping[int, str] = {
     onnx.TensorProto.UINT4: "int4",
 }
 _FLOATS: Mapping[int, str] = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
+_DATATYPES: Mapping[int, str] = {number: name for name, number in onnx.TensorProto.DataType.items()}
 _TYPES = frozenset(
     {"FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "INT32", "INT64", "BOOL", "INT4", "FLOAT8E4M3FN", "FLOAT4E2M1"}
 )
@@ -213,7 +214,8 @@ def _tensor(path: Path, role: str, value: Any) -> GraphTensor:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         raise BuildRefused(f"{path.name}: {role} '{value.name}': wanted a tensor, got {(kind or 'nothing').removesuffix('_type')}")
-    datatype = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
+    number = value.type.tensor_type.elem_type
+    datatype = _DATATYPES.get(number, f"of datatype {number}")
     if datatype == "STRING":
         raise BuildRefused(
             f"{path.name}: {role} '{value.name}' is of strings, and TensorRT has none",
@@ -267,6 +269,8 @@ def checker_says(path: Path) -> str:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
         return " ".join(str(error).split("==> Context", maxsplit=1)[0].split())
+    except UnicodeDecodeError:
+        return "a name in it is no UTF-8"
     return ""
 
 

@@ -161,6 +161,20 @@ def test_a_model_that_cannot_be_converted_is_refused_in_one_line(tmp_path: Path)
     assert source.size_bytes > (tmp_path / "weights.bin").stat().st_size
 
 
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_damaged_model_is_not_converted_and_told_in_the_words_of_onnx(tmp_path: Path, precision: str) -> None:
+    model = onnx.load(DIGITS)
+    model.graph.node[0].input[0] = "lost"
+    onnx.save(model, tmp_path / "damaged.onnx")
+    np.savez(tmp_path / "data.npz", image=np.zeros((4, 1, 8, 8), np.float32))
+    data = ["--data", tmp_path / "data.npz"] if precision == "int8" else []
+    done = build(tmp_path / "damaged.onnx", "-o", tmp_path / "1", "--precision", precision, *data)
+    assert done.returncode == 1
+    assert "no valid ONNX model: Nodes in a graph must be topologically sorted, however input 'lost'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "/tmp/ort" not in done.stderr
+
+
 def test_a_model_that_is_too_large_to_be_converted_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     onnx.save(onnx.load(DIGITS), path, save_as_external_data=True, location="weights.bin", size_threshold=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -184,6 +185,35 @@ def test_scalars_need_no_shapes_and_the_suggestion_can_be_typed_again(tmp_path: 
     suggested = built(model, tmp_path)
     assert spelled_profile(suggested.profiles[0]) == "x:1x4..4x4..8x4"
     assert built(model, tmp_path, profiles=(parse_profile(spelled_profile(suggested.profiles[0])),)).profiles == suggested.profiles
+
+
+def test_damaged_files_are_built_or_refused_in_short_lines_and_nothing_else(tmp_path: Path) -> None:
+    content = PERCEPTRON.read_bytes()
+    refusals: list[BuildRefused] = []
+    for seed in (45, 98, 180, *range(30)):  # The first three damage a name, so that it is no UTF-8.
+        (tmp_path / "model.onnx").write_bytes(damaged(content, random.Random(seed)))
+        try:
+            built(tmp_path / "model.onnx", tmp_path)
+        except BuildRefused as refusal:
+            refusals.append(refusal)
+    assert len(refusals) > 3
+    assert all("\n" not in line and len(line) < 600 for refusal in refusals for line in refusal.lines())
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """A few bytes changed, lost or added, most of them where the graph is and not the weights."""
+    changed = bytearray(content)
+    for _ in range(chance.choice([1, 1, 2, 4, 8])):
+        kind = chance.random()
+        size = len(changed)
+        place = chance.choice([chance.randrange(min(3000, size)), size - 1 - chance.randrange(min(6000, size)), chance.randrange(size)])
+        if kind < 0.6:
+            changed[place] = chance.randrange(256)
+        elif kind < 0.8:
+            del changed[place : place + chance.randrange(1, 9)]
+        else:
+            changed[place:place] = bytes(chance.randrange(256) for _ in range(chance.randrange(1, 5)))
+    return bytes(changed)
 
 
 def weights(kind: int, name: str = "w") -> Any:
