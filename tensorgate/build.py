@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -178,6 +179,8 @@ def _convert(args: argparse.Namespace, model: Path) -> None:
     from core_grpc.precision.conversion import Precision, convert  # noqa: PLC0415
     from core_grpc.precision.failures import LIBRARY_FAILURES  # noqa: PLC0415
 
+    # What the converters log are their own steps, and tracebacks of failures that are told below.
+    logging.disable()
     try:
         convert(args.model, model, Precision(args.precision), read_samples(args.data) if args.data else None)
     except InvalidArgument as error:
@@ -188,6 +191,8 @@ def _convert(args: argparse.Namespace, model: Path) -> None:
         fault = checker_says(args.model)
         why = f"it is no valid ONNX model: {fault}" if fault else _first_line(error)
         raise _refused(f"--precision {args.precision}: {args.model.name} cannot be converted: {why}") from None
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _first_line(error: Exception) -> str:
