@@ -19,6 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 _KINDS = ((b"", "an empty file"), (b"version https://git-lfs", "a Git LFS pointer: run `git lfs pull` where it came from"))
 _HEAD_BYTES = 64
+_SHOWN = 3
+"""Plans that are named where another was asked for."""
+
+
+def _plans_below(directory: Path) -> str:
+    """Where plans are, in a model's directory or a repository; "" where there are none."""
+    found = sorted(path for pattern in ("*/", "*/*/") for path in directory.glob(pattern + _PLAN))
+    if not found:
+        return ""
+    shown = ", ".join(str(path) for path in found[:_SHOWN])
+    return f"; there is {shown}{', …' if len(found) > _SHOWN else ''}"
 
 
 def _other_kind(plan: Path) -> str:
@@ -41,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan: Path = args.plan / _PLAN if args.plan.is_dir() else args.plan
     if not plan.is_file():
-        sys.stderr.write(f"tensorgate inspect: {plan}: there is no such file\n")
+        sys.stderr.write(f"tensorgate inspect: {plan}: there is no such file{_plans_below(args.plan)}\n")
         return 1
     if kind := _other_kind(plan):
         sys.stderr.write(f"tensorgate inspect: {plan.name}: wanted a TensorRT plan, got {kind}\n")

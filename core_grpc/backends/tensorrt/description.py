@@ -57,6 +57,8 @@ def _rows(metadata: PlanMetadata) -> Iterator[tuple[str, str]]:
     yield from (("output", _tensor(tensor)) for tensor in metadata.outputs)
     yield from ((f"profile {number}", spelled_profile(profile)) for number, profile in enumerate(metadata.profiles))
     yield "layers", _layers(metadata)
+    if metadata.engine_layers is not None:
+        yield "fused", f"to {metadata.engine_layers} layers, {len(metadata.fused_layers)} of which were several"
     yield "plan", f"{size(metadata.plan_bytes)}, SHA-256 {metadata.plan_sha256[:12]}…"
     yield "GPU memory", _memory(metadata)
     yield "options", _options(metadata)

@@ -135,6 +135,10 @@ class PlanMetadata:
     """Of the network before fusion."""
     layer_kinds: Mapping[str, int] = field(default_factory=dict)
     """Of the same network: how many of each of TensorRT's kinds (``CONVOLUTION``, …), most first."""
+    engine_layers: int | None = None
+    """Of the engine, after fusion; None where no GPU could read the plan when it was built."""
+    fused_layers: tuple[str, ...] = ()
+    """The names of those that were several in the network, as TensorRT's inspector gives them."""
     accuracy: Accuracy | None = None
     warnings: tuple[str, ...] = ()
     """What the builder told the user."""
@@ -331,6 +335,8 @@ def _metadata(table: _Table) -> PlanMetadata:
         weights_bytes=table.number("weights_bytes") if table.has("weights_bytes") else None,
         layers=table.number("layers"),
         layer_kinds=table.counts("layer_kinds"),
+        engine_layers=table.number("engine_layers") if table.has("engine_layers") else None,
+        fused_layers=table.texts("fused_layers"),
         accuracy=_accuracy(table.table("accuracy")) if table.has("accuracy") else None,
         warnings=table.texts("warnings"),
     )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from core_grpc.backends.tensorrt.bindings import Bindings, listening, logger_of
 from core_grpc.backends.tensorrt.build.configuration import add_profiles, configured, load_plugins
 from core_grpc.backends.tensorrt.build.failures import BuildCancelled, BuildRefused
+from core_grpc.backends.tensorrt.build.fusions import read_fusions
 from core_grpc.backends.tensorrt.build.network import ParsedNetwork, parse_network
 from core_grpc.backends.tensorrt.build.onnx_model import OnnxModel, read_model
 from core_grpc.backends.tensorrt.build.options import CURRENT, BuildRequest, check_request
@@ -63,7 +64,7 @@ def build_plan(bindings: Bindings, request: BuildRequest, machine: Machine, obse
     built = _build(bindings, request, model, profiles, observer)
     for note in built.notes:
         observer.note(note)
-    metadata = _metadata(bindings, request, machine, built, notes)
+    metadata = _with_fusions(_metadata(bindings, request, machine, built, notes), bindings, machine, built.content)
     try:
         with directory_of(request.plan):
             write_plan(request.plan, built.content, metadata)
@@ -149,6 +150,15 @@ def _metadata(bindings: Bindings, request: BuildRequest, machine: Machine, built
         layer_kinds=built.parsed.layer_kinds,
         warnings=(*notes, *built.notes),
     )
+
+
+def _with_fusions(metadata: PlanMetadata, bindings: Bindings, machine: Machine, content: bytes) -> PlanMetadata:
+    if not machine.gpus:
+        return metadata
+    # That the plan is for another GPU is no failure of the build, and not worth a line.
+    with listening(bindings, lambda _severity, _message: None):
+        fusions = read_fusions(bindings, content)
+    return metadata if fusions is None else replace(metadata, engine_layers=fusions.layers, fused_layers=fusions.fused)
 
 
 def _source(request: BuildRequest, built: OnnxModel) -> SourceInfo:

@@ -96,6 +96,8 @@ def test_inspect_shows_what_build_wrote(tmp_path: Path) -> None:
     metadata_path(plan).unlink()
     assert "model.plan.json is missing beside model.plan" in tensorgate("inspect", str(plan)).stderr
     assert "there is no such file" in tensorgate("inspect", str(tmp_path / "no.plan")).stderr
+    above = tensorgate("inspect", str(tmp_path.parent))
+    assert f"there is no such file; there is {tmp_path}/model.plan" in above.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Full TensorRT itself was never here. Where a test needs it, RTX's module stands 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ import pytest
 from core_grpc.backends.tensorrt.bindings import Bindings, load_bindings, logger_of
 from core_grpc.backends.tensorrt.build.builder import build_plan
 from core_grpc.backends.tensorrt.build.configuration import configured
+from core_grpc.backends.tensorrt.build.fusions import fused_in
 from core_grpc.backends.tensorrt.build.options import HARDWARE_LEVELS, BuildRequest
 from core_grpc.backends.tensorrt.build.progress import SilentObserver
+from core_grpc.backends.tensorrt.description import described
 from core_grpc.backends.tensorrt.machine import Machine
 from core_grpc.backends.tensorrt.plan_metadata import PlanMetadata, read_metadata
 from tests.support.programs import ROOT
@@ -101,6 +104,60 @@ def test_the_timing_cache_is_kept_and_read_again(fake_full: Bindings, tmp_path: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     built(fake_full, tmp_path / "4" / "model.plan")
     assert (tmp_path / "user" / "tensorgate" / f"timing-tensorrt-{fake_full.version}.cache").is_file()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_was_fused_is_told_where_a_gpu_can_read_the_plan(fake_full: Bindings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine and its inspector are fakes: no GPU here can read a plan. Their methods are those of the real bindings."""
+    trt = fake_full.module
+    said = json.dumps(
+        {
+            "Layers": [
+                {"Name": "conv1 + relu1", "LayerType": "conv"},
+                {"Name": "__myl_Fused", "Metadata": "[ONNX Layer: node_a]\x1e[ONNX Layer: node_b]"},
+                {"Name": "head", "Metadata": "[ONNX Layer: node_c]"},
+            ]
+        }
+    )
+
+    class FakeInspector:
+        def get_engine_information(self, layout: Any) -> str:
+            assert layout == trt.LayerInformationFormat.JSON
+            return said
+
+    class FakeEngine:
+        num_layers = 3
+
+        def create_engine_inspector(self) -> FakeInspector:
+            return FakeInspector()
+
+    class FakeRuntime:
+        def __init__(self, _logger: Any) -> None:
+            pass
+
+        def deserialize_cuda_engine(self, plan: bytes) -> FakeEngine:
+            assert plan[:4] == b"vtrt"
+            return FakeEngine()
+
+    for fake, real in ((FakeInspector, trt.EngineInspector), (FakeEngine, trt.ICudaEngine), (FakeRuntime, trt.Runtime)):
+        assert {name for name in vars(fake) if not name.startswith("_")} <= set(dir(real))
+    monkeypatch.setattr(trt, "Runtime", FakeRuntime)
+    metadata = built(fake_full, tmp_path / "model.plan")
+    assert (metadata.engine_layers, metadata.fused_layers) == (3, ("conv1 + relu1", "__myl_Fused"))
+    assert "  fused       to 3 layers, 2 of which were several" in described(metadata)
+    assert read_metadata(tmp_path / "model.plan") == metadata
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_plan_that_the_gpu_cannot_read_is_written_without_its_fusions(fake_full: Bindings, tmp_path: Path) -> None:
+    metadata = built(fake_full, tmp_path / "model.plan")  # The machine is said to have a GPU, and has none.
+    assert metadata.engine_layers is None
+    assert not any(line.startswith("  fused") for line in described(metadata))
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"Layers": null}', '{"Layers": ["a", {"Type": 1}]}'])
+def test_an_inspector_that_says_something_else_tells_of_no_fusions(text: str) -> None:
+    assert fused_in(text) == ()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
