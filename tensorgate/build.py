@@ -243,7 +243,7 @@ def _report(plan: Path, metadata: PlanMetadata, *, as_json: bool) -> None:
     except OSError as error:
         lines = (f"model.toml cannot be written: {error.strerror}",)
     if as_json:
-        sys.stdout.write(json.dumps(json_of(metadata), indent=1, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(json_of(metadata), indent=1) + "\n")
         return
     ending = "Plans are built and inspected; this version of tensorgate does not serve them yet."
     sys.stdout.write("\n".join((f"Built {plan}", *described(metadata), *lines, ending)) + "\n")

@@ -7,6 +7,7 @@ the same values, and a flag, a variable and the settings file mean the same thin
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,9 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Gives the exit code: 0, 1 when something failed, 2 when the command line or a setting is wrong."""
     args = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that knows no arrow gets a question mark, and not a traceback. Standard error does so by itself.
+        sys.stdout.reconfigure(errors="replace")
     try:
         return _run(args)
     except (UsageError, SettingsError) as error:

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(f"tensorgate inspect: {plan} cannot be read: {error.strerror}\n")
         return 1
     if args.json:
-        sys.stdout.write(json.dumps(as_json(metadata), indent=1, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(as_json(metadata), indent=1) + "\n")
     else:
         sys.stdout.write("\n".join((str(plan), *described(metadata))) + "\n")
     for line in wrong:

@@ -31,6 +31,8 @@ class Case:
     shapes: tuple[str, ...] = ()
     """``--shapes``; empty leaves them to the suggestion."""
     profiles: int = 1
+    has_products: bool = False
+    """Whether most of its weights are matrices of products, whose weights alone may be INT8."""
 
     @property
     def name(self) -> str:
@@ -84,6 +86,7 @@ CASES = (
         samples.sentences,
         (("input_ids", "INT64", (-1, -1)), ("attention_mask", "INT64", (-1, -1))),
         ("input_ids:1x1..8x64..32x256",),
+        has_products=True,
     ),
     Case(
         "PP-OCRv6 detection, sides 32 to 1536",
@@ -126,6 +129,7 @@ CASES = (
         samples.text,
         (("input_ids", "INT64", (-1, -1)),),
         profiles=2,
+        has_products=True,
     ),
     Case(
         "Boosted trees as tensors, batch 1 to 256",

@@ -44,6 +44,23 @@ def test_a_model_is_built_ahead_of_time_for_four_gpus(case: Case, precision: str
     table.add(case.title, precision, Cell(seconds, metadata.plan_bytes, metadata.peak_host_bytes))
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", [case for case in CASES if case.has_products], ids=lambda case: case.name)
+def test_int8_weights_need_no_data_and_take_less_room(case: Case, tmp_path: Path) -> None:
+    model = case.file(tmp_path)
+    sizes = []
+    for precision in ("fp32", "int8-weights"):
+        version = tmp_path / precision / "1"
+        command = ["build", str(model), "-o", str(version), "--target", "8.9", "--precision", precision]
+        for shapes in case.shapes:
+            command += ["--shapes", shapes]
+        done = subprocess.run([sys.executable, "-m", "tensorgate", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        sizes.append(read_metadata(version / "model.plan").plan_bytes)
+    assert read_metadata(version / "model.plan").precision == "int8"
+    assert sizes[1] < sizes[0]
+
+
 def check(case: Case, precision: str, version: Path, metadata: PlanMetadata) -> None:
     """What a plan of this case must say of itself."""
     plan = version / "model.plan"

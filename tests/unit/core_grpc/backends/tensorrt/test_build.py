@@ -100,6 +100,16 @@ def test_inspect_shows_what_build_wrote(tmp_path: Path) -> None:
     assert f"there is no such file; there is {tmp_path}/model.plan" in above.stderr
 
 
+def test_a_terminal_without_arrows_gets_question_marks_and_json_as_it_is(tmp_path: Path) -> None:
+    built(DIGITS, tmp_path / "é" / "model.plan", targets=("8.9",))
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "tensorgate", "inspect", str(tmp_path / "é")]
+    shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=50, check=True)
+    assert "SHA-256 1f4e270da4e9?" in shown.stdout
+    metadata = subprocess.run([*command, "--json"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=50, check=True)
+    assert json.loads(metadata.stdout)["targets"] == ["8.9"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "wanted"),
     [
