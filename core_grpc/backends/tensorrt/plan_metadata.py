@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from core_grpc.backends.tensorrt.json_table import JsonError, JsonTable
+
 SCHEMA = 1
 """Rises when a reader of the older form would understand something wrong."""
 
@@ -219,7 +221,10 @@ def read_metadata(plan: Path) -> PlanMetadata:
         raise PlanMetadataError(f"{path.name} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise PlanMetadataError(f"{path.name}: wanted JSON, got something else") from None
-    return _metadata(_Table(path.name, table))
+    try:
+        return _metadata(JsonTable(path.name, table))
+    except JsonError as error:
+        raise PlanMetadataError(str(error)) from None
 
 
 def mismatches(plan: Path, metadata: PlanMetadata) -> tuple[str, ...]:
@@ -237,80 +242,7 @@ def mismatches(plan: Path, metadata: PlanMetadata) -> tuple[str, ...]:
     return ()
 
 
-class _Table:
-    """One JSON object of the file, read with checks; ``where`` begins every error text."""
-
-    def __init__(self, where: str, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise PlanMetadataError(f"{where}: wanted an object, got {type(value).__name__}")
-        self.where = where
-        self._value: dict[str, Any] = value
-
-    def has(self, key: str) -> bool:
-        return self._value.get(key) is not None
-
-    def text(self, key: str, default: str | None = None) -> str:
-        return str(self._take(key, str, default))
-
-    def number(self, key: str) -> int:
-        return int(self._take(key, int, None))
-
-    def real(self, key: str) -> float:
-        return float(self._take(key, (int, float), None))
-
-    def flag(self, key: str) -> bool:
-        return bool(self._take(key, bool, None))
-
-    def sizes(self, key: str) -> tuple[int, ...]:
-        return tuple(self._items(key, int))
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(self._items(key, str)) if self.has(key) else ()
-
-    def table(self, key: str) -> _Table:
-        return _Table(f"{self.where}: {key}", self._value.get(key))
-
-    def counts(self, key: str) -> dict[str, int]:
-        if not self.has(key):
-            return {}
-        table = self.table(key)
-        return {name: table.number(name) for name, _ in table.items()}
-
-    def named_texts(self, key: str) -> dict[str, str]:
-        if not self.has(key):
-            return {}
-        table = self.table(key)
-        return {name: table.text(name) for name, _ in table.items()}
-
-    def tables(self, key: str) -> list[_Table]:
-        return [_Table(f"{self.where}: {key}[{index}]", item) for index, item in enumerate(self._items(key, dict))]
-
-    def items(self) -> list[tuple[str, Any]]:
-        return list(self._value.items())
-
-    def _items(self, key: str, kind: type) -> list[Any]:
-        found: list[Any] = self._take(key, list, None)
-        for index, item in enumerate(found):
-            _check(f"{self.where}: {key}[{index}]", item, kind)
-        return found
-
-    def _take(self, key: str, kind: type | tuple[type, ...], default: Any) -> Any:
-        if key not in self._value:
-            if default is None:
-                raise PlanMetadataError(f"{self.where}: {key} is missing")
-            return default
-        _check(f"{self.where}: {key}", self._value[key], kind)
-        return self._value[key]
-
-
-def _check(where: str, value: Any, kind: type | tuple[type, ...]) -> None:
-    # JSON's true is an int to Python.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        wanted = kind.__name__ if isinstance(kind, type) else "number"
-        raise PlanMetadataError(f"{where}: wanted {wanted}, got {type(value).__name__}")
-
-
-def _metadata(table: _Table) -> PlanMetadata:
+def _metadata(table: JsonTable) -> PlanMetadata:
     schema = table.number("schema")
     if schema != SCHEMA:
         raise PlanMetadataError(f"{table.where}: schema: wanted {SCHEMA}, got {schema}: another version of tensorgate wrote it")
@@ -342,7 +274,7 @@ def _metadata(table: _Table) -> PlanMetadata:
     )
 
 
-def _source(table: _Table) -> SourceInfo:
+def _source(table: JsonTable) -> SourceInfo:
     return SourceInfo(
         table.text("file"),
         table.text("sha256"),
@@ -353,18 +285,18 @@ def _source(table: _Table) -> SourceInfo:
     )
 
 
-def _tensor(table: _Table) -> TensorInfo:
+def _tensor(table: JsonTable) -> TensorInfo:
     return TensorInfo(
         table.text("name"), table.text("datatype"), table.text("onnx_datatype"), table.sizes("shape"), table.texts("dimension_names")
     )
 
 
-def _profile(table: _Table) -> Profile:
+def _profile(table: JsonTable) -> Profile:
     ranges = {name: table.table(name) for name, _ in table.items()}
     return {name: ShapeRange(item.sizes("min"), item.sizes("opt"), item.sizes("max")) for name, item in ranges.items()}
 
 
-def _accuracy(table: _Table) -> Accuracy:
+def _accuracy(table: JsonTable) -> Accuracy:
     return Accuracy(
         metric=table.text("metric"),
         drift=table.real("drift"),
