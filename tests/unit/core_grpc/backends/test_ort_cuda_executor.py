@@ -136,6 +136,7 @@ def test_eng_08_outputs_whose_size_depends_on_the_data() -> None:
         got = rig.lane.execute({"X": values})["Y"]
         assert got.shape == (2, count)
         np.testing.assert_array_equal(got, np.array(np.nonzero(values)))
+    assert rig.executor.bound_runs == 1, "once it was seen that the shape is not known, it is not tried again"
 
 
 def test_what_the_engine_refuses_is_the_callers() -> None:

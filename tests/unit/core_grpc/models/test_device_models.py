@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from core_grpc.backends.base import EngineTraits, Gpus, ModelSource, Placement
 from core_grpc.backends.cuda.device import CudaDevice
 from core_grpc.backends.cuda.model import CudaInstances
 from core_grpc.data_plane import DataPlane
-from core_grpc.errors import BackendFailed, ModelLoadFailed, ModelNotReady
+from core_grpc.errors import BackendFailed, GatewayError, ModelLoadFailed, ModelNotReady
 from core_grpc.lifecycle import MODEL_STEPS, SERVER_STEPS, Lifecycle, ModelState, ServerState
+from core_grpc.models.instances import request_instance
 from core_grpc.models.resident_size import resident_bytes
 from core_grpc.observability.tracing import Tracer
+from core_grpc.scheduler.padding import BatchForm
 from core_grpc.settings import NodeSettings
-from core_grpc.types import Datatype, TensorSpec
+from core_grpc.types import Array, Datatype, InferRequest, TensorSpec
 from tests.support.fake_cuda import FakeCuda
 from tests.support.fake_executors import FakeExecutor
 from tests.support.models import onnx_model, write_identity, write_onnx
@@ -108,6 +111,40 @@ async def test_each_instance_on_a_gpu_takes_the_weights_again(gpu: FakeGpuBacken
         assert len(gpu.executors) == 4
     taken = {entry.name: await asyncio.to_thread(resident_bytes, entry, groups) for entry, groups in found}
     assert taken["three"] == {"gpu:0": 3 * taken["one"]["gpu:0"]}
+
+
+class Staged:
+    """An instance with memory of its own for inputs; keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.memory = np.zeros(1 << 20, np.uint8)
+        self.given: Mapping[str, Array] = {}
+
+    def staging(self, name: str, nbytes: int) -> Array | None:
+        return self.memory[:nbytes] if name == "X" else None
+
+    def execute(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        self.given = inputs
+        return {"Y": inputs["X"].copy()}
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class OneOf(NamedTuple):
+    inputs: Mapping[str, Array]
+    request: InferRequest | None = None
+    is_abandoned: bool = False
+
+
+@pytest.mark.parametrize("form", [BatchForm(), BatchForm(allowed_batch_sizes=(4,))], ids=["plain", "filled"])
+def test_a_batch_is_put_together_in_the_instance_s_memory(form: BatchForm) -> None:
+    instance = Staged()
+    requests = [OneOf({"X": np.full((1, 8192), row, np.float32), "Z": np.full((1, 8192), row, np.float32)}) for row in range(3)]
+    parts = request_instance(instance, (), form, has_batch_dimension=True).execute_requests(requests)
+    assert [float(part["Y"][0, 0]) for part in parts if not isinstance(part, GatewayError)] == [0, 1, 2]
+    assert instance.given["X"].ctypes.data == instance.memory.ctypes.data
+    assert not np.may_share_memory(instance.given["Z"], instance.memory)
 
 
 async def test_eng_17_a_sticky_error_takes_every_model_of_the_gpu_out_of_service(gpu: FakeGpuBackend, tmp_path: Path) -> None:

@@ -252,12 +252,14 @@ def test_eng_14_a_gpu_without_room_refuses_and_recovers() -> None:
     np.testing.assert_array_equal(rig.lane.execute(inputs)["Y"], expected(inputs))
 
 
-def test_a_failure_that_passes_is_the_batch_s_alone() -> None:
+@pytest.mark.parametrize("call", ["copy_in", "run", "copy_out", "synchronize"])
+def test_a_failure_that_passes_is_the_batch_s_alone(call: str) -> None:
     rig = Rig()
-    rig.cuda.fail_next("copy_in", INVALID_VALUE)
-    with pytest.raises(BackendFailed, match=r"the GPU failed: copy_in answered cudaError1 \(1\)"):
+    rig.cuda.fail_next(call, INVALID_VALUE)
+    with pytest.raises(BackendFailed, match=rf"the GPU failed: {call} answered cudaError1 \(1\)"):
         rig.lane.execute(batch(2))
     assert rig.device.fault == ""
+    assert not any(stream.pending for stream in rig.cuda.streams.values()), "the next batch would be written under what is still under way"
     inputs = batch(2, seed=1)
     np.testing.assert_array_equal(rig.lane.execute(inputs)["Y"], expected(inputs))
 
