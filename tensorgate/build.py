@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import sys
@@ -85,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, interrupts: Interrupts) -> int:
     # The libraries are imported here: the other commands need none of them.
     try:
-        from core_grpc.backends.tensorrt.build import builder, failures, options  # noqa: PLC0415
+        with interrupts.waiting():
+            from core_grpc.backends.tensorrt.build import builder, failures, options  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.stderr.write(
             f"tensorgate build needs {error.name}: pip install 'tensorgate[rtx,build]', which takes no GPU, "
@@ -98,11 +100,12 @@ def _run(args: argparse.Namespace, interrupts: Interrupts) -> int:
     machine = this_machine()
     try:
         request = _request(args)
-        bindings = options.choose_flavour(FLAVOURS[args.flavour], machine)
+        with interrupts.waiting():
+            bindings = options.choose_flavour(FLAVOURS[args.flavour], machine)
         # Seen before the conversion, which may take longer than the build.
         options.check_request(bindings, request, machine)
         check_output(request.plan)
-        with displayed(interrupts) as display, _converted(args, request, display) as converted:
+        with displayed(interrupts) as display, _converted(args, request, display, interrupts) as converted:
             interrupts.note_only()
             metadata = builder.build_plan(bindings, converted, machine, display)
     except failures.BuildRefused as refusal:
@@ -142,7 +145,7 @@ def _request(args: argparse.Namespace) -> BuildRequest:
 
 
 @contextmanager
-def _converted(args: argparse.Namespace, request: BuildRequest, display: Display) -> Iterator[BuildRequest]:
+def _converted(args: argparse.Namespace, request: BuildRequest, display: Display, interrupts: Interrupts) -> Iterator[BuildRequest]:
     """The request with the file in the precision that was asked for, which is there as long as the context."""
     if args.precision in (None, "fp32"):
         if args.data is not None:
@@ -150,10 +153,11 @@ def _converted(args: argparse.Namespace, request: BuildRequest, display: Display
         yield request
         return
     _check_convertible(args)
+    with interrupts.waiting():
+        importlib.import_module("core_grpc.precision.conversion")
     with _scratch() as folder:
         model = folder / args.model.name
-        display.note(f"converting {args.model.name} to {args.precision}{f', calibrated with {args.data.name}' if args.data else ''}")
-        _convert(args, model)
+        _convert(args, model, display)
         yield replace(request, model=model, source=args.model, precision=None)
 
 
@@ -167,7 +171,7 @@ def _scratch() -> Iterator[Path]:
         yield Path(path)
 
 
-def _convert(args: argparse.Namespace, model: Path) -> None:
+def _convert(args: argparse.Namespace, model: Path, display: Display) -> None:
     """Writes the model in another precision to ``model``.
 
     Raises:
@@ -179,6 +183,7 @@ def _convert(args: argparse.Namespace, model: Path) -> None:
     from core_grpc.precision.conversion import Precision, convert  # noqa: PLC0415
     from core_grpc.precision.failures import LIBRARY_FAILURES  # noqa: PLC0415
 
+    display.note(f"converting {args.model.name} to {args.precision}{f', calibrated with {args.data.name}' if args.data else ''}")
     # What the converters log are their own steps, and tracebacks of failures that are told below.
     logging.disable()
     try:

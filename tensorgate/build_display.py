@@ -17,7 +17,8 @@ class Interrupts:
     """Ctrl-C and SIGTERM, by what the command is doing.
 
     They end it at once, by KeyboardInterrupt, until the builder has the word. From then on they are only noted: the builder asks at each of
-    its steps, and gives up; a plan that is complete is written to its end.
+    its steps, and gives up; a plan that is complete is written to its end. While libraries load they wait: an exception inside of that may
+    abort the process.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,17 @@ class Interrupts:
     def note_only(self) -> None:
         """The builder has the word."""
         self._ends_at_once = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """They end the command when the context does."""
+        ends_at_once, self._ends_at_once = self._ends_at_once, False
+        try:
+            yield
+        finally:
+            self._ends_at_once = ends_at_once
+        if ends_at_once and self.number:
+            raise KeyboardInterrupt
 
     @property
     def exit_code(self) -> int:

@@ -17,6 +17,9 @@ import numpy as np
 import onnx
 import pytest
 
+from core_grpc.backends.tensorrt.bindings import Bindings
+from core_grpc.backends.tensorrt.build.options import choose_flavour
+from core_grpc.backends.tensorrt.machine import Machine
 from core_grpc.backends.tensorrt.plan_metadata import PlanMetadata, mismatches, read_metadata, write_metadata
 from tensorgate.build_display import Display, Interrupts
 from tensorgate.cli import main
@@ -82,12 +85,28 @@ def test_ctrl_c_at_any_moment_leaves_a_whole_plan_or_the_one_that_was_there(tmp_
             process.send_signal(signal.SIGINT)
             codes.append(process.wait(timeout=40))
         plan = version / "model.plan"
-        # 1 and -2 are Python's own, where the signal comes before the command has begun (an import fails then) or behind its end.
-        assert codes[-1] in (0, 1, 130, -signal.SIGINT)
+        # The others are Python's own, where the signal comes before the command has begun (the import of a library fails then, or aborts)
+        # or behind its end.
+        assert codes[-1] in (0, 130, 1, -signal.SIGINT, -signal.SIGABRT)
         assert not mismatches(plan, read_metadata(plan)), f"after a SIGINT at {moment:.1f} s"
         assert codes[-1] != 130 or plan.read_bytes() == before
         assert sorted(path.name for path in version.iterdir()) == ["model.plan", "model.plan.json"]
     assert set(codes) != {0}
+
+
+def test_a_signal_while_libraries_load_waits_until_they_have(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception inside of their loading may abort the process."""
+    loaded = []
+
+    def slow(name: str, machine: Machine) -> Bindings:
+        os.kill(os.getpid(), signal.SIGINT)
+        loaded.append(name)
+        return choose_flavour(name, machine)
+
+    monkeypatch.setattr("core_grpc.backends.tensorrt.build.options.choose_flavour", slow)
+    assert main(["build", str(DIGITS), "-o", "nowhere"]) == 130
+    assert loaded == ["auto"]
+    assert capsys.readouterr().err == "tensorgate build: the build was cancelled; nothing was written\n"
 
 
 def test_ctrl_c_while_the_plan_is_written_lets_it_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
