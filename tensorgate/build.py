@@ -163,12 +163,18 @@ def _converted(args: argparse.Namespace, request: BuildRequest, display: Display
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
+    """A directory for the converted file, and for what the converters put down and may leave behind when they are interrupted."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="tensorgate-build-")
     except OSError as error:
         raise _refused(f"the converted file has no place: {error}") from None
+    before = tempfile.tempdir
     with folder as path:
-        yield Path(path)
+        tempfile.tempdir = path
+        try:
+            yield Path(path)
+        finally:
+            tempfile.tempdir = before
 
 
 def _convert(args: argparse.Namespace, model: Path, display: Display) -> None:

@@ -57,8 +57,10 @@ class Interrupts:
                 signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        is_first = self.number == 0
         self.number = number
-        if self._ends_at_once:
+        # A second one would interrupt the tidying up that the first has begun.
+        if self._ends_at_once and is_first:
             raise KeyboardInterrupt
 
 

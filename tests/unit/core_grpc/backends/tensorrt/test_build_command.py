@@ -61,8 +61,11 @@ def test_a_signal_ends_the_conversion_at_once(tmp_path: Path, scratch: Mapping[s
         assert process.stderr.readline() == "converting model.onnx to int8, calibrated with data.npz\n"
         time.sleep(0.3)
         os.kill(process.pid, number)
+        time.sleep(0.01)
+        os.kill(process.pid, number)  # Whoever is impatient presses twice.
         _, said = process.communicate(timeout=40)
-    assert process.returncode == code, said
+    # Where all was tidied up already, the second one ends the process as it ends any.
+    assert process.returncode in (code, -number), said
     assert said.endswith("tensorgate build: the build was cancelled; nothing was written\n")
     assert "Traceback" not in said
     assert not (tmp_path / "new").exists()
